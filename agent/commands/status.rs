@@ -219,7 +219,8 @@ pub(crate) fn read(settings: &Settings) -> Result<(StatusDocument, bool)> {
         return Ok((status, true));
     }
     // Without /proc nobody can be found.
-    let daemon = Tree::open(Path::new("/proc")).ok().and_then(|proc| daemon_of(&proc));
+    let lock = Tree::open(&settings.state_dir).ok().and_then(|state| state.facts(Path::new(daemon::LOCK)).ok().flatten());
+    let daemon = Tree::open(Path::new("/proc")).ok().and_then(|proc| daemon_of(&proc, lock.map(|lock| lock.stamp.0)));
     if let Some(pid) = daemon {
         without_status_file(&mut status, pid, &settings.run_dir);
     }
@@ -331,15 +332,30 @@ fn free_space(disks: &[DiskSpace]) -> Option<String> {
     (!all.is_empty()).then(|| all.join(", "))
 }
 
-/// The daemon's process, by its unit.
-fn daemon_of(proc: &Tree) -> Option<u32> {
+/// The daemon's process, by its unit. `lock`: the inode of the file that it locks, where that can be seen; an agent with another state directory is
+/// another daemon.
+fn daemon_of(proc: &Tree, lock: Option<u64>) -> Option<u32> {
+    let locks = proc.read(Path::new("locks"), READ_LIMIT).ok().flatten().unwrap_or_default();
+    let locks = String::from_utf8_lossy(&locks);
+    // Who holds no lock that can be seen may hold this one all the same: without rights, or from within another namespace of processes.
+    let is_anothers = |pid: &u32| {
+        let held: Vec<u64> = locks.lines().filter_map(|line| locked_by(*pid, line)).collect();
+        lock.is_some_and(|lock| !held.is_empty() && !held.contains(&lock))
+    };
     // One that has ended meanwhile is in none.
     let in_unit = |pid: &u32| {
         let cgroups = proc.read(Path::new(&format!("{pid}/cgroup")), READ_LIMIT).ok().flatten().unwrap_or_default();
         String::from_utf8_lossy(&cgroups).lines().any(|line| line.ends_with(&format!("/{}", daemon::UNIT)))
     };
     let pids = proc.list(Path::new(".")).ok()?.into_iter().filter_map(|name| name.to_str()?.parse().ok());
-    pids.filter(|pid| is_agent(proc, *pid)).find(in_unit)
+    pids.filter(|pid| is_agent(proc, *pid) && !is_anothers(pid)).find(in_unit)
+}
+
+/// The inode of the file that this process has locked, by a line of /proc/locks (proc_locks(5)): `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF`.
+fn locked_by(pid: u32, line: &str) -> Option<u64> {
+    let mut words = line.split_whitespace().skip_while(|word| *word != "FLOCK").skip(3);
+    let is_it = words.next()?.parse() == Ok(pid);
+    words.next().filter(|_| is_it)?.rsplit(':').next()?.parse().ok()
 }
 
 /// Whether the process that wrote the status is still there, and still an agent.
@@ -404,9 +420,18 @@ mod tests {
             }
         }
         let proc = Tree::open(dir.path()).unwrap();
-        assert_eq!(daemon_of(&proc), Some(13));
+        assert_eq!(daemon_of(&proc, None), Some(13));
+        // Attack: the daemon of another state directory was taken for the one that had ended.
+        for (lines, lock, found) in [
+            ("1: FLOCK  ADVISORY  WRITE 13 fe:00:70 0 EOF\n2: POSIX  ADVISORY  WRITE 9 fe:00:71 0 EOF\n", 71, None),
+            ("1: FLOCK  ADVISORY  WRITE 13 fe:00:70 0 EOF\n2: FLOCK  ADVISORY  WRITE 13 fe:00:71 0 EOF\n", 71, Some(13)),
+            ("1: -> FLOCK  ADVISORY  WRITE 12 fe:00:70 0 EOF\n", 71, Some(13)),
+        ] {
+            proc.write(Path::new("locks"), lines.as_bytes(), crate::files::Attributes::mode(0o644)).unwrap();
+            assert_eq!(daemon_of(&proc, Some(lock)), found, "{lines}");
+        }
         proc.remove_dir_all(Path::new("13")).unwrap();
-        assert_eq!(daemon_of(&proc), None);
+        assert_eq!(daemon_of(&proc, None), None);
         // What cannot be understood of the metadata is said first.
         for mut status in
             screen::tests::all().into_iter().filter(|one| one.conditions.iter().all(|one| one.name != ConditionId::Metadata))

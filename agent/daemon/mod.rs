@@ -45,6 +45,8 @@ pub(super) use page::of_state;
 
 /// The unit that the daemon is.
 pub(crate) const UNIT: &str = "heat-node-agent.service";
+/// Held in the state directory by whoever works with it.
+pub(crate) const LOCK: &str = "lock";
 /// In the state directory while a reset of the node has been begun and has not ended.
 pub(crate) const RESET: &str = "reset.json";
 
@@ -158,7 +160,7 @@ fn refuse_while_reset(state: &Tree, run_dir: &Path, once: bool, report: &Report)
 /// Takes the state's lock; `None` if another agent has it. A command that carries out an order holds it for a moment, and the
 /// start of the daemon must not fail for that.
 pub(crate) async fn take_lock(state: &Tree, clock: &Clock) -> Result<Option<Lock>> {
-    wait_for_lock(state, Path::new("lock"), clock).await
+    wait_for_lock(state, Path::new(LOCK), clock).await
 }
 
 async fn wait_for_lock(tree: &Tree, path: &Path, clock: &Clock) -> Result<Option<Lock>> {

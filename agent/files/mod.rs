@@ -754,7 +754,12 @@ impl Tree {
     pub fn lock(&self, path: &Path) -> Result<Option<Lock>> {
         let (parent, name) = self.parent(path)?;
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let fd = openat(&parent, name.as_os_str(), flags, mode(0o600)).at(|| self.doing("locking", path))?;
+        let fd = openat(&parent, name.as_os_str(), flags, mode(0o600)).map_err(|errno| {
+            let error = self.doing("locking", path).failed(errno);
+            let is_foreign = matches!(errno, Errno::EISDIR | Errno::ELOOP | Errno::ENXIO);
+            let remedy = || format!("remove {}: it is not the agent's, which makes a file there", self.full(path).display());
+            if is_foreign { error.remedy(remedy()) } else { error }
+        })?;
         self.locked(fd, path)
     }
 
@@ -1172,6 +1177,9 @@ mod tests {
         assert!(tree.lock(Path::new("lock")).unwrap().is_none());
         drop(held);
         assert!(tree.lock(Path::new("lock")).unwrap().is_some());
+        tree.create_dir(Path::new("directory"), Attributes::mode(0o700)).unwrap();
+        let error = tree.lock(Path::new("directory")).err().unwrap();
+        assert!(error.suggested_remedy().unwrap().starts_with("remove "), "{error}");
     }
 
     #[test]

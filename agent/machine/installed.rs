@@ -22,7 +22,8 @@ pub(crate) const PLACES: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr
 /// A program that has not said its release after so long is not waited for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// The rule that a refusal follows.
-pub(crate) const RULE: &str = "a program gets only settings that its release supports; nothing was written or stopped";
+pub(crate) const RULE: &str =
+    "a program gets only settings that its release supports; this is checked before anything is changed";
 
 /// Who says which file a unit is.
 #[derive(Clone, Copy)]

@@ -113,8 +113,9 @@ fn daemon(status: &StatusDocument, running: bool) -> Condition {
     let last = status.conditions.iter().find(|one| one.name == ConditionId::State && one.state == Failed);
     if let Some(last) = last.filter(|_| status.agent.pid != 0) {
         let cause = format!("it is not running; it stopped because: {}", last.cause.as_deref().unwrap_or("unknown"));
-        let start = "then `systemctl restart heat-node-agent`";
-        let remedy = last.remedy.as_ref().map_or(start.to_owned(), |remedy| format!("{remedy} {start}"));
+        let start = "`systemctl restart heat-node-agent`";
+        let behind = |remedy: &String| format!("{}. Then {start}", remedy.trim_end_matches(['.', ' ']));
+        let remedy = last.remedy.as_ref().map_or(start.to_owned(), behind);
         return Condition { cause: Some(cause), remedy: Some(remedy), ..condition(ConditionId::Daemon, Failed) };
     }
     // Early in a boot its start waits for cloud-init; a second `systemctl start` would only wait beside it.

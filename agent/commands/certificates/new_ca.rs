@@ -2,9 +2,12 @@
 //!
 //! Made once: nothing that is there is overwritten. parameters.yaml is written last, so that whoever finds it finds all.
 
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
+
+use nix::unistd::geteuid;
 
 use crate::certificates::ca::SigningCa;
 use crate::certificates::key::PrivateKey;
@@ -15,7 +18,7 @@ use crate::error::{Context, Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::process::exit;
 use crate::programs::tool;
-use crate::report::text::shortened;
+use crate::report::text::{escaped, shortened};
 
 /// Longest `--name`, in characters: a CN has 64 at most (RFC 5280, upper bounds), and each CA's gets an end of its own.
 const NAME_LIMIT: usize = 48;
@@ -45,7 +48,19 @@ pub fn run(out: &Path, name: &str, days: u32, keys: &str) -> Result<ExitCode> {
 /// A path as the shell means it: `..` too.
 fn directory(out: &Path) -> Result<Tree> {
     let from = std::env::current_dir().context(|| "determining the current directory")?;
-    Tree::open_or_create(&from.join(out), 0o700)
+    let tree = Tree::open_or_create(&from.join(out), 0o700)?;
+    let facts = tree.base().metadata().context(|| format!("inspecting {}", shown(tree.base())))?;
+    if facts.mode() & 0o022 != 0 || ![0, geteuid().as_raw()].contains(&facts.uid()) {
+        return Err(Error::refused(format!("{} can be changed by other users", shown(tree.base())))
+            .rule("whoever can write there can put another CA in the place of the one that was made")
+            .remedy("name a directory that does not exist yet, or make this one yours alone: chown it to yourself and `chmod 0700` it"));
+    }
+    Ok(tree)
+}
+
+/// A path for people.
+fn shown(path: &Path) -> String {
+    escaped(&path.display().to_string())
 }
 
 /// The private key of service accounts. `kind` is checked by the command line.
@@ -125,7 +140,7 @@ fn write(tree: &Tree, made: &[GeneratedFile], now: Timestamp) -> Result<()> {
 }
 
 fn refused(tree: &Tree, there: &[&str]) -> Error {
-    let shown = tree.base().display();
+    let shown = shown(tree.base());
     let remedy = if there.contains(&PARAMETERS) {
         "name another directory".to_owned()
     } else {
@@ -154,7 +169,7 @@ fn parameters(made: &[GeneratedFile], now: Timestamp) -> String {
 }
 
 fn summary(directory: &Path, made: &[GeneratedFile], days: u32) -> String {
-    let shown = |file: &str| PathBuf::from(directory).join(file).display().to_string();
+    let shown = |file: &str| shown(&directory.join(file));
     let mut text = format!("created, valid for {days} days:\n");
     for one in made {
         let guard = if one.mode == 0o600 { "  (secret)" } else { "" };
@@ -220,6 +235,17 @@ mod tests {
         let cut = write(&tree, &made, NOW).unwrap_err();
         assert!(cut.suggested_remedy().unwrap().contains("was interrupted here"), "{cut}");
         assert_eq!(tree.list(Path::new("")).unwrap(), ["ca.key"], "nothing is written beside it");
+    }
+
+    /// Attack: in a directory that everybody may write to, another user replaces a CA before it is used.
+    #[test]
+    fn a_directory_that_others_can_change_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        for (mode, is_taken) in [(0o700, true), (0o755, true), (0o775, false), (0o1777, false)] {
+            std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(directory(dir.path()).is_ok(), is_taken, "{mode:o}");
+        }
+        assert_eq!(shown(Path::new("/a\u{1}")), "/a\\u{1}");
     }
 
     #[test]
