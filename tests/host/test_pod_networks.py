@@ -187,7 +187,7 @@ def test_lost_packets_are_distinguished_from_wrong_routes(cluster):
     with cluster.port_security():
         node = cluster.nodes["b"]
         # It may pass, so Heat hears at the deadline, which is well before this; and before the test gives up.
-        node.update(WAIT_TIMEOUT=min(90 * slack(), SIGNALLED - 100))
+        node.update(WAIT_TIMEOUT=min(45 * slack(), SIGNALLED - 100))
         reason = node.result()
         assert "allowed_address_pairs" in reason and NETWORK in reason, reason
     node.update(WAIT_TIMEOUT=603)

@@ -42,7 +42,7 @@ def test_an_update_that_fails_is_taken_back_with_its_programs(hosts, signal_serv
     node = up(host, signal_server(), magnum())
 
     # The new API server dies of a flag that no table knows.
-    node.update(KUBE_TAG=f"v{NEW}", KUBEAPI_OPTIONS="--no-such-flag=1", WAIT_TIMEOUT=90 * min(slack(), 2))
+    node.update(KUBE_TAG=f"v{NEW}", KUBEAPI_OPTIONS="--no-such-flag=1", WAIT_TIMEOUT=60 * min(slack(), 2))
     cause = node.result()
     assert "--no-such-flag" in cause and "rolled back: generation 1 is in place again, and healthy" in cause, cause
     runs(node, OLD)
