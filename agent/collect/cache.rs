@@ -1,6 +1,6 @@
 //! What a network source said last, kept over restarts and reboots (heat-protocol.md R11).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
@@ -55,16 +55,20 @@ pub(super) fn read(state: &Tree, source: SourceName) -> Result<Option<Cached>> {
 
 /// Puts away what cannot be understood, which is the same as none then, and logs it (heat-protocol.md R2).
 pub(super) fn quarantine(state: &Tree, source: SourceName, report: &Report, why: &Error) {
-    let path = path(source);
+    quarantine_file(state, &path(source), report, why);
+}
+
+/// The same of another file of what was collected.
+pub(super) fn quarantine_file(state: &Tree, path: &Path, report: &Report, why: &Error) {
     let done = if why.kind() == ErrorKind::Permanent {
-        state.quarantine(&path, report, Code::StateFileQuarantined, why)
+        state.quarantine(path, report, Code::StateFileQuarantined, why)
     } else {
         Err(why.clone())
     };
     if let Err(error) = done {
         // Trouble with the disk may pass; until then it is as if nothing was kept.
         let event = Event::new(Code::StateFileQuarantined, format!("{} cannot be used", path.display()));
-        report.emit(event.source(source.as_str()).error(&error));
+        report.emit(event.error(&error));
     }
 }
 
@@ -101,7 +105,7 @@ pub(super) fn store(
         None => text.truncate(text.trim_end_matches(',').len()),
     }
     text += "}}\n";
-    state.create_dir(std::path::Path::new("cache"), Attributes::mode(0o700))?;
+    state.create_dir(Path::new("cache"), Attributes::mode(0o700))?;
     state.write(&path(source), text.as_bytes(), Attributes::mode(0o600))
 }
 
@@ -112,8 +116,6 @@ pub(super) fn remove(state: &Tree, source: SourceName) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     #[test]

@@ -2,13 +2,13 @@
 //! whole agent asks of all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 
 use crate::budgets::{DEPLOYMENTS, DOCUMENT_BYTES, DOCUMENT_MEMORY, json};
 use crate::clock::Timestamp;
+use crate::digest;
 use crate::error::{Error, Result};
 use crate::gather::Gather;
 
@@ -63,6 +63,15 @@ impl Entries {
             entries.texts.push(text.into());
         }
         Ok(entries)
+    }
+
+    /// What documents list below these keys.
+    ///
+    /// # Errors
+    /// As [`Entries::new`].
+    pub(crate) fn below<'a>(keys: &[String], documents: impl IntoIterator<Item = &'a Value>) -> Result<Self> {
+        let lists = documents.into_iter().flat_map(|document| keys.iter().filter_map(|key| document.get(key)?.as_array()));
+        Self::new(lists.flatten().cloned().collect())
     }
 
     /// This list behind another one; the texts of both are shared.
@@ -173,10 +182,10 @@ impl Entries {
     }
 }
 
+/// The same in each version of the agent: it is kept on disk.
 fn hash_of(resource: &Resource) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    resource.hash(&mut hasher);
-    hasher.finish()
+    let digest = digest::of(resource);
+    u64::from_str_radix(digest.get(..16).unwrap_or_default(), 16).unwrap_or_default()
 }
 
 /// The text of an input.

@@ -28,6 +28,8 @@ pub(super) struct Findings {
     nothing_known: bool,
     /// Why what a source said last is not known although it was kept.
     pub(super) unreadable: Vec<(SourceName, Error)>,
+    /// Why it is not known in which order deployments were listed.
+    pub(super) unreadable_order: Option<Error>,
 }
 
 impl Findings {
@@ -39,6 +41,7 @@ impl Findings {
             unread: ReportedOnce::default(),
             nothing_known: false,
             unreadable: Vec::new(),
+            unreadable_order: None,
         }
     }
 

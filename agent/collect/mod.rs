@@ -14,6 +14,7 @@ mod endpoint;
 mod entries;
 mod file_origins;
 mod findings;
+mod former_lists;
 mod heat;
 mod held;
 mod known_sources;
@@ -61,6 +62,7 @@ use crate::settings::{NodeSource, Settings};
 use clients::Clients;
 pub use entries::Entries;
 use findings::{CONFIG, Findings};
+use former_lists::FormerLists;
 use known_sources::KnownSources;
 use local::LocalFiles;
 pub use local::{HINT, LOCAL_DATA, as_document, hide_boot_copies, is_yaml, read_document, read_file};
@@ -157,8 +159,12 @@ impl Collector {
             }
             sources.push(source);
         }
-        let order = RunOrder::open(&state, &clock)
-            .unwrap_or_else(|| RunOrder::of_lists(sources.iter().filter_map(|source| source.held.deployments.as_deref())));
+        let lists = sources.iter().filter_map(|source| source.held.deployments.as_deref());
+        let order = RunOrder::open(&state, &clock).unwrap_or_else(|error| {
+            findings.unreadable_order = Some(error);
+            None
+        });
+        let order = order.unwrap_or_else(|| RunOrder::of_lists(lists));
         let mut collector = Self {
             settings,
             root,
@@ -207,6 +213,9 @@ impl Collector {
         for (source, error) in self.findings.unreadable.drain(..) {
             cache::quarantine(&self.state, source, &self.report, &error);
         }
+        if let Some(error) = self.findings.unreadable_order.take() {
+            cache::quarantine_file(&self.state, Path::new(run_order::STATE), &self.report, &error);
+        }
     }
 
     /// Whose sources these are: each is polled in the instance's slot, and what the disk brought along from another
@@ -215,6 +224,7 @@ impl Collector {
         self.files.origins.recall(&self.state);
         self.files.origins.predecessors = record.predecessor.as_ref().map(|before| before.files.clone()).unwrap_or_default();
         self.read_files();
+        self.take_over_order();
         let wanted = self.pace(self.settings.explicit.splay, "splay", self.settings.splay);
         let first_start = |dir: &Tree| dir.create_new(Path::new("splayed"), b"", Attributes::mode(0o644)).unwrap_or(true);
         let splay = wanted > Duration::ZERO && run_dir.is_none_or(first_start);
@@ -222,6 +232,16 @@ impl Collector {
             let first = if splay && source.name.is_remote() { wanted.mul_f64(random()) } else { Duration::ZERO };
             source.belong_to(&record.instance.value, first, &self.clock);
         }
+    }
+
+    /// Learns which runs the collector before the agent was told of. The first answer may lag behind those as well.
+    fn take_over_order(&mut self) {
+        let FormerLists { newest, unread } = FormerLists::read(&self.root, &self.files.config.settings);
+        for error in unread {
+            let event = Event::new(Code::FormerListUnread, "what the replaced collector has listed is not known");
+            self.report.emit(event.phase(Phase::Metadata).error(&error));
+        }
+        self.order.take_over(&newest);
     }
 
     /// Why the file that configures the node was never read in this run; `None` where there is no such file in use, or it was.

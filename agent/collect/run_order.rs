@@ -16,6 +16,7 @@ use std::time::Duration;
 use super::entries::{Entries, Resource};
 use crate::budgets::DEPLOYMENTS;
 use crate::clock::{Clock, Moment, Timestamp, millis, uptime};
+use crate::digest;
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::report::text::shortened;
@@ -27,19 +28,23 @@ const CONFIRMED_AFTER: Duration = Duration::from_mins(5);
 const LONGEST_GAP: Duration = Duration::from_secs(100);
 
 /// What is known, for the next life of the agent: `run --once` would know nothing, and never see the end of that time.
-const STATE: &str = "cache/order.json";
+pub(super) const STATE: &str = "cache/order.json";
 
 /// Another number at each boot, within which the time that the machine is up tells how long ago something was, whatever the clock was set to.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
+/// When the newest run of each resource was made, by the hash of stack and resource ([`Entries::made`]).
+pub(super) type RunTimes = BTreeMap<u64, Timestamp>;
+
 /// When the newest run of each resource was made that was ever listed.
 #[derive(Default)]
 pub(crate) struct RunOrder {
-    /// By the hash of stack and resource ([`Entries::made`]).
-    newest: BTreeMap<u64, Timestamp>,
+    newest: RunTimes,
     /// For each resource: for how long an earlier run has been listed, where neither the newer one was listed nor another list of that source believed
     /// meanwhile.
     doubts: BTreeMap<u64, Doubt>,
+    /// The digest of what another collector had listed, as far as it is known here: what was not believed of it any more must not come back.
+    taken_over: String,
     /// Whether what is on disk is not what is to be there.
     is_to_keep: bool,
 }
@@ -79,9 +84,11 @@ struct KeptDoubt {
 /// As it lies on disk.
 #[derive(serde::Serialize, serde::Deserialize)]
 struct KeptOrder {
-    newest: BTreeMap<u64, Timestamp>,
+    newest: RunTimes,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     doubts: BTreeMap<u64, KeptDoubt>,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    taken_over: String,
     boot: String,
 }
 
@@ -91,9 +98,13 @@ fn boot() -> String {
 }
 
 impl RunOrder {
-    /// What an earlier life of the agent knew; nothing where that was never kept, or cannot be read: then the lists of before are learnt anew.
-    pub(crate) fn open(state: &Tree, clock: &Clock) -> Option<Self> {
-        let KeptOrder { newest, doubts, boot: of } = state.read_json::<KeptOrder>(Path::new(STATE)).ok().flatten()?;
+    /// What an earlier life of the agent knew; nothing where that was never kept.
+    ///
+    /// # Errors
+    /// If it cannot be read: then what is kept of the lists themselves says it ([`RunOrder::of_lists`]).
+    pub(crate) fn open(state: &Tree, clock: &Clock) -> Result<Option<Self>> {
+        let Some(kept) = state.read_json::<KeptOrder>(Path::new(STATE))? else { return Ok(None) };
+        let KeptOrder { newest, doubts, taken_over, boot: of } = kept;
         let (boot, now) = (boot(), millis(uptime()));
         // Nobody knows how long before a boot it was; one that is asked once a boot is to follow in the end, too.
         let is_this_boot = !boot.is_empty() && of == boot;
@@ -103,7 +114,42 @@ impl RunOrder {
             ..Doubt::new(&kept.source, clock)
         };
         let doubts = doubts.into_iter().map(|(resource, kept)| (resource, doubt(kept))).collect();
-        Some(Self { newest, doubts, is_to_keep: false })
+        Ok(Some(Self { newest, doubts, taken_over, is_to_keep: false }))
+    }
+
+    /// The newest runs that another collector keeps in its directory; none where it keeps nothing.
+    ///
+    /// # Errors
+    /// If that cannot be read.
+    pub(super) fn known_in(root: &Tree, directory: &Path) -> Result<RunTimes> {
+        Ok(root.read_json::<KeptOrder>(&directory.join(STATE))?.map(|kept| kept.newest).unwrap_or_default())
+    }
+
+    /// Adds what was listed, where it is newer.
+    pub(super) fn add(newest: &mut RunTimes, listed: &RunTimes) {
+        for (resource, made) in listed {
+            let known = newest.entry(*resource).or_default();
+            *known = (*made).max(*known);
+        }
+    }
+
+    /// Takes over what another collector has listed, once as long as it stays the same.
+    pub(super) fn take_over(&mut self, former: &RunTimes) {
+        let digest = digest::of(former);
+        if former.is_empty() || self.taken_over == digest {
+            return;
+        }
+        Self::add(&mut self.newest, former);
+        self.doubts.clear();
+        (self.taken_over, self.is_to_keep) = (digest, true);
+    }
+
+    /// Takes over what the agent itself listed, for the collector that comes after it.
+    ///
+    /// # Errors
+    /// If that cannot be read.
+    pub(crate) fn take_over_from(&mut self, root: &Tree, directory: &Path) -> Result<()> {
+        Self::known_in(root, directory).map(|former| self.take_over(&former))
     }
 
     /// Takes note of what a list of this source says, or refuses it.
@@ -143,14 +189,9 @@ impl RunOrder {
 
     /// What lists of before say, where it was never kept.
     pub(crate) fn of_lists(lists: impl IntoIterator<Item = impl Borrow<Entries>>) -> Self {
-        let mut newest = BTreeMap::new();
-        for list in lists {
-            for (resource, made) in list.borrow().made() {
-                let known: &mut Timestamp = newest.entry(*resource).or_default();
-                *known = (*made).max(*known);
-            }
-        }
-        Self { is_to_keep: !newest.is_empty(), newest, doubts: BTreeMap::new() }
+        let mut newest = RunTimes::new();
+        lists.into_iter().for_each(|list| Self::add(&mut newest, list.borrow().made()));
+        Self { is_to_keep: !newest.is_empty(), newest, ..Self::default() }
     }
 
     /// Whether what is on disk is not what is to be there.
@@ -173,7 +214,7 @@ impl RunOrder {
             source: doubt.source.clone(),
         };
         let doubts = self.doubts.iter().map(|(resource, one)| (*resource, doubt(one))).collect();
-        let kept = KeptOrder { newest: self.newest.clone(), doubts, boot: boot() };
+        let kept = KeptOrder { newest: self.newest.clone(), doubts, taken_over: self.taken_over.clone(), boot: boot() };
         state.create_dir(Path::new("cache"), Attributes::mode(0o700))?;
         state.write_json(Path::new(STATE), &kept, Attributes::mode(0o600))?;
         self.is_to_keep = false;
@@ -295,12 +336,12 @@ mod tests {
         let clock = Clock::manual(Timestamp(100_000));
         let dir = tempfile::tempdir().unwrap();
         let state = Tree::open(dir.path()).unwrap();
-        assert!(RunOrder::open(&state, &clock).is_none());
+        assert!(RunOrder::open(&state, &clock).unwrap().is_none());
         let mut order = after_a_replacement(&clock);
         order.check(&list(&[]), "cfn", &clock).unwrap();
         order.keep(&state, &clock).unwrap();
         let next = |list: &Entries| {
-            let mut order = RunOrder::open(&state, &clock).unwrap();
+            let mut order = RunOrder::open(&state, &clock).unwrap().unwrap();
             let is_believed = order.check(list, "cfn", &clock).is_ok();
             order.keep(&state, &clock).unwrap();
             is_believed
@@ -330,7 +371,7 @@ mod tests {
         assert!(next(&list(&[("b", 30)])) && !next(&lagging) && next(&list(&[("a", 10)])));
         assert!(kept().doubts.is_empty() && !next(&lagging));
         state.write(Path::new(STATE), b"{", Attributes::mode(0o600)).unwrap();
-        assert!(RunOrder::open(&state, &clock).is_none());
+        assert!(RunOrder::open(&state, &clock).is_err());
     }
 
     #[test]

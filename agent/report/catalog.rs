@@ -195,6 +195,10 @@ messages! {
         "A source that answers is not used yet, because its answer is older",
         "The source that is preferred now answered before the newest list of deployments did, or at the same time. The newest list stays in force, so nothing that Heat has withdrawn is run or reported.",
         "The next answer of the source takes over.";
+    FormerListUnread = "HNA-0279", Warning, "f0579c9370eb4968a886342cba602037",
+        "A record of the replaced collector cannot be read",
+        "os-collect-config keeps what each source said last. From it the agent learns which deployments Heat has replaced, so that no answer of a replica that lags is taken for the newest. Nothing else is taken from the file, and the agent works without it.",
+        "Remove the file if it is damaged: no program but os-collect-config reads it.";
     VolumeFound = "HNA-0301", Info, "11ba224dd2da49cb84bc8fe6578b2262",
         "A volume was found",
         "The disk with the Cinder id is attached.",

@@ -21,6 +21,9 @@ use crate::http::Tls;
 use fragment::{Fragment, Mistake};
 use source_name::SourceName;
 
+/// Where the agent keeps its state, unless it is told another place.
+pub(crate) const STATE_DIR: &str = "/var/lib/heat-node-agent";
+
 /// Weakest first (design.md 3, as systemd's own files).
 const DIRECTORIES: [&str; 3] = ["/usr/lib/heat-node-agent", "/run/heat-node-agent", "/etc/heat-node-agent"];
 
@@ -326,7 +329,7 @@ impl From<Fragment> for Settings {
             polling_interval,
             min_polling_interval: seconds("min_polling_interval", 1).min(polling_interval),
             splay: seconds("splay", 0),
-            state_dir: path("state.dir", "/var/lib/heat-node-agent"),
+            state_dir: path("state.dir", STATE_DIR),
             run_dir: path("run.dir", "/run/heat-node-agent"),
             explicit,
             sources: Sources {

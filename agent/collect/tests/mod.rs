@@ -5,6 +5,7 @@
 
 mod awaited;
 mod bad_answers;
+mod former_lists;
 mod handover;
 mod node_file;
 mod replaced;

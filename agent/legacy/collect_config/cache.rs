@@ -117,9 +117,13 @@ impl Cache<'_> {
         other_settings(self.machine.json(beside(Path::new(&self.path(BOOT)), "last")).ok().flatten(), boot)
     }
 
-    /// Which deployments were listed before.
-    pub(super) fn open_order(&self, clock: &Clock) -> Option<RunOrder> {
-        RunOrder::open(&self.machine.root.subtree(&self.directory()).ok()?, clock)
+    /// Which deployments were listed before; nothing where that was never kept.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(super) fn open_order(&self, clock: &Clock) -> Result<Option<RunOrder>> {
+        let Ok(directory) = self.machine.root.subtree(&self.directory()) else { return Ok(None) };
+        RunOrder::open(&directory, clock)
     }
 
     /// Records the same.

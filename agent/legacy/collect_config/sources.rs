@@ -22,6 +22,7 @@ use crate::files::{FileKind, Tree};
 use crate::http::{Http, Tls};
 use crate::identity::Identity;
 use crate::openstack::keystone::Keystone;
+use crate::settings::STATE_DIR;
 use crate::settings::source_name::SourceName;
 use crate::storage::config_drive;
 
@@ -119,7 +120,7 @@ impl Sources {
             source.ask(cache, owner, http, clock)
         });
         let answers = concurrent::all(asking).await;
-        let mut order = is_kept.then(|| self.order.take().unwrap_or_else(|| known_order(cache, &self.all, clock)));
+        let mut order = is_kept.then(|| self.order.take().unwrap_or_else(|| known_order(cache, &self.all, clock, log)));
         let mut all = Documents::new();
         for (source, (answer, remarks)) in self.all.iter_mut().zip(answers) {
             for remark in &remarks {
@@ -175,17 +176,24 @@ impl Sources {
 }
 
 /// What is known of the runs that were listed before (`collect/run_order.rs`).
-fn known_order(cache: &Cache<'_>, sources: &[Source], clock: &Clock) -> RunOrder {
+fn known_order(cache: &Cache<'_>, sources: &[Source], clock: &Clock, log: &mut Log) -> RunOrder {
     let remote = || sources.iter().filter(|source| source.remote.is_some()).map(|source| source.collector);
     let list = |collector: Collector| Some(entries([&cache.kept(collector.as_str())?], cache.options, collector));
-    cache.open_order(clock).unwrap_or_else(|| RunOrder::of_lists(remote().filter_map(list)))
+    let kept = cache.open_order(clock).unwrap_or_else(|error| {
+        log.warning(&format!("which deployments were listed is learnt anew: {error}"));
+        None
+    });
+    let mut order = kept.unwrap_or_else(|| RunOrder::of_lists(remote().filter_map(list)));
+    // Where the links are put back in the place of the daemon, the first answer may lag behind what that was told.
+    if let Err(error) = order.take_over_from(&cache.machine.root, Path::new(STATE_DIR)) {
+        log.warning(&format!("which deployments were listed to the agent is not known: {error}"));
+    }
+    order
 }
 
 /// The deployments in the documents of a source. More than may be say nothing here.
 fn entries<'a>(documents: impl IntoIterator<Item = &'a Value>, options: &Options, collector: Collector) -> Entries {
-    let keys = options.values.deployment_keys(collector.as_str());
-    let lists = documents.into_iter().flat_map(|document| keys.iter().filter_map(|key| document.get(key)?.as_array()));
-    Entries::new(lists.flatten().cloned().collect()).unwrap_or_default()
+    Entries::below(&options.values.deployment_keys(collector.as_str()), documents).unwrap_or_default()
 }
 
 /// The settings of a source over the network.

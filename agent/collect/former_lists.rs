@@ -1,0 +1,62 @@
+//! What the collector before the agent has listed: os-collect-config's own record, and that of the agent in its place (docs/migrate.md).
+//!
+//! In: the directory in which that collector keeps what its sources said. Out: when the newest run of each resource was made that it was told of. Never: a
+//! deployment that is run because it stands there, for Heat may have withdrawn it since.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::document;
+use super::entries::Entries;
+use super::run_order::{RunOrder, RunTimes};
+use super::section::{DEPLOYMENT_KEY, DEPLOYMENTS};
+use crate::budgets::DOCUMENT_BYTES;
+use crate::error::{Context, Error, Result};
+use crate::files::Tree;
+use crate::settings::os_collect_config::OsCollectConfig;
+use crate::settings::source_name::SourceName;
+
+/// Where os-collect-config keeps it, unless it is told another place.
+const DIRECTORY: &str = "/var/lib/os-collect-config";
+
+/// What was listed.
+#[derive(Default)]
+pub(super) struct FormerLists {
+    pub(super) newest: RunTimes,
+    /// Files that cannot be understood.
+    pub(super) unread: Vec<Error>,
+}
+
+impl FormerLists {
+    /// Reads what is where os-collect-config.conf says.
+    pub(super) fn read(root: &Tree, config: &OsCollectConfig) -> Self {
+        let directory = PathBuf::from(config.get("DEFAULT", "cachedir").unwrap_or(DIRECTORY));
+        let mut lists = Self::default();
+        lists.add(RunOrder::known_in(root, &directory));
+        for source in SourceName::REMOTE {
+            lists.add(listed(root, &directory.join(format!("{}.json", source.as_str())), &keys(config, source)));
+        }
+        lists
+    }
+
+    fn add(&mut self, listed: Result<RunTimes>) {
+        match listed {
+            Ok(listed) => RunOrder::add(&mut self.newest, &listed),
+            Err(error) => self.unread.push(error),
+        }
+    }
+}
+
+/// The keys below which a document of this source lists deployments (heat-protocol.md R19).
+fn keys(config: &OsCollectConfig, source: SourceName) -> Vec<String> {
+    let below = |section: &str| -> Vec<String> { config.all(section, DEPLOYMENT_KEY).map(str::to_owned).collect() };
+    let given = [source.as_str(), "DEFAULT"].into_iter().map(below).find(|keys| !keys.is_empty());
+    given.unwrap_or_else(|| vec![DEPLOYMENTS.to_owned()])
+}
+
+/// What a document lists; nothing where there is none.
+fn listed(root: &Tree, path: &Path, keys: &[String]) -> Result<RunTimes> {
+    let Some(bytes) = root.read(path, DOCUMENT_BYTES as u64)? else { return Ok(BTreeMap::new()) };
+    let entries = document::parse(&bytes).and_then(|document| Entries::below(keys, [&document]));
+    entries.map(|entries| entries.made().clone()).context(|| format!("reading {}", path.display()))
+}
