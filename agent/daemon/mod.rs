@@ -130,6 +130,7 @@ async fn serve(options: &CommonOptions, loaded: Loaded, once: bool, report: &Rep
     };
     let mut agent = Agent::open(host, options.metadata.clone(), instance)?;
     agent.publisher.conditions = conditions;
+    agent.forget_ended_rollback();
     agent.measure_disk();
     if once { Box::pin(agent.run_once()).await } else { Box::pin(agent.run()).await }
 }

@@ -278,6 +278,17 @@ impl Agent {
         if done.restored { self.node_task.node.forget_former() } else { Ok(()) }
     }
 
+    /// What a rollback went back by is forgotten right after its end is recorded: the agent before may have been cut off in between.
+    pub(in crate::daemon) fn forget_ended_rollback(&mut self) {
+        let current = self.ledger.generations.current().filter(|current| current.state == GenerationState::Rejected);
+        let Some(back) = current.and_then(|current| current.back) else { return };
+        let node = &self.node_task.node;
+        let forgotten = if back.by_hand { node.forget_former() } else { node.forget_rollback() };
+        if let Err(error) = forgotten {
+            self.trouble.record("forgetting what a rollback went back by", &error);
+        }
+    }
+
     /// Records what became of a node's deployment.
     pub(super) fn record_end_of_node(&mut self, id: &str, done: &Done) -> Result<()> {
         if self.ledger.journal.get(id).is_some_and(|record| record.action == "DELETE") {

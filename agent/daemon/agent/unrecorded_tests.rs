@@ -284,6 +284,49 @@ async fn an_update_that_is_broken_off_before_its_first_change_leaves_the_node_wh
     }
 }
 
+/// Attack: an agent that was killed right before it forgot what the update had replaced left that on disk for good, others' secrets among it.
+#[tokio::test]
+async fn what_an_update_replaced_is_forgotten_by_the_next_agent_too() {
+    let fake = Fake::start(vec![ok("")]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let created = "2026-03-01T12:00:01Z";
+    let mut second = minion(&fake.base, 2, created);
+    second["config"]["HTTP_PROXY"] = json!("http://192.0.2.3:3128");
+    let mut agent = open_at(dir.path(), &fake, &[]).await;
+    poll(&mut agent, &fake, &[minion(&fake.base, 1, created)]).await;
+    agent.node_task.bring_up.stop();
+    agent.node_ended("id-n1", Done { outcome: DeploymentOutcome::default(), wait: None, ..failed(&fake.base) });
+    poll(&mut agent, &fake, &[second.clone()]).await;
+    agent.node_task.bring_up.stop();
+    let obstacle = Obstacle::at(dir.path(), "replaced.json");
+    agent.node_ended("id-n2", Done { restored: true, ..failed(&fake.base) });
+    obstacle.goes();
+    let (state, file) = (Arc::clone(&agent.host.state), Path::new("replaced.json"));
+    drop(agent);
+    state.write(file, b"{\"generation\": 2}", Attributes::mode(0o600)).unwrap();
+    let mut agent = open_at(dir.path(), &fake, &[]).await;
+    agent.forget_ended_rollback();
+    poll(&mut agent, &fake, &[second]).await;
+    assert!(!agent.node_task.bring_up.is_busy() && agent.ledger.journal.get("id-n2").unwrap().failed());
+    assert_eq!(state.facts(file).unwrap(), None);
+    // By the operator's order, from an update that had succeeded.
+    let mut third = minion(&fake.base, 3, created);
+    third["config"]["HTTP_PROXY"] = json!("http://192.0.2.4:3128");
+    poll(&mut agent, &fake, &[third]).await;
+    agent.node_task.bring_up.stop();
+    agent.node_ended("id-n3", Done { outcome: DeploymentOutcome::default(), wait: None, ..failed(&fake.base) });
+    let write = |name: &str| state.write(Path::new(name), b"{\"generation\": 3}", Attributes::mode(0o600)).unwrap();
+    write("former.json");
+    agent.forget_ended_rollback();
+    assert!(state.facts(Path::new("former.json")).unwrap().is_some(), "it is what the operator goes back by");
+    agent.ledger.generations.restore().unwrap();
+    agent.ledger.generations.put_back(None, Vec::new()).unwrap();
+    write("rollback.json");
+    drop(agent);
+    open_at(dir.path(), &fake, &[]).await.forget_ended_rollback();
+    assert!(["former.json", "rollback.json"].iter().all(|name| state.facts(Path::new(name)).unwrap().is_none()));
+}
+
 /// Attack: that the first try of a generation had changed the node, before it was rolled back, was taken for its second try's doing.
 #[tokio::test]
 async fn a_second_try_that_changes_nothing_leaves_a_node_whole_that_was_rolled_back() {
