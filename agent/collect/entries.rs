@@ -163,8 +163,8 @@ impl Entries {
             for entry in self.values() {
                 let text = |key: &str| entry.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
                 let (id, made) = (text("id"), text("creation_time"));
-                if let (Some(stack), Some(resource)) = (input(&entry, "deploy_stack_id"), input(&entry, "deploy_resource_name")) {
-                    let slot = newest.entry((stack, resource)).or_default();
+                if let Some(resource) = resource_of(&entry) {
+                    let slot = newest.entry(resource).or_default();
                     if slot.0 < made {
                         *slot = (made, BTreeSet::from([id]));
                     } else if slot.0 == made {
@@ -186,6 +186,16 @@ impl Entries {
 fn hash_of(resource: &Resource) -> u64 {
     let digest = digest::of(resource);
     u64::from_str_radix(digest.get(..16).unwrap_or_default(), 16).unwrap_or_default()
+}
+
+fn resource_of(entry: &Value) -> Option<Resource> {
+    Some((input(entry, "deploy_stack_id")?, input(entry, "deploy_resource_name")?))
+}
+
+/// When an entry was made, by the hash of its stack and resource.
+pub(super) fn made_of(entry: &Value) -> Option<(u64, Timestamp)> {
+    let made = entry.get("creation_time").and_then(Value::as_str)?;
+    Some((hash_of(&resource_of(entry)?), Timestamp::parse_rfc3339(made)?))
 }
 
 /// The text of an input.

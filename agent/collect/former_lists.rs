@@ -19,6 +19,13 @@ use crate::settings::source_name::SourceName;
 /// Where os-collect-config keeps it, unless it is told another place.
 const DIRECTORY: &str = "/var/lib/os-collect-config";
 
+/// Where it is, and below which keys the documents of each source list deployments.
+#[derive(PartialEq, Eq)]
+pub(super) struct FormerPlace {
+    directory: PathBuf,
+    keys: Vec<Vec<String>>,
+}
+
 /// What was listed.
 #[derive(Default)]
 pub(super) struct FormerLists {
@@ -27,14 +34,21 @@ pub(super) struct FormerLists {
     pub(super) unread: Vec<Error>,
 }
 
+impl FormerPlace {
+    /// By os-collect-config.conf.
+    pub(super) fn of(config: &OsCollectConfig) -> Self {
+        let directory = config.get("DEFAULT", "cachedir").unwrap_or(DIRECTORY).into();
+        Self { directory, keys: SourceName::REMOTE.map(|source| keys(config, source)).into() }
+    }
+}
+
 impl FormerLists {
-    /// Reads what is where os-collect-config.conf says.
-    pub(super) fn read(root: &Tree, config: &OsCollectConfig) -> Self {
-        let directory = PathBuf::from(config.get("DEFAULT", "cachedir").unwrap_or(DIRECTORY));
+    /// Reads what is there.
+    pub(super) fn read(root: &Tree, FormerPlace { directory, keys }: &FormerPlace) -> Self {
         let mut lists = Self::default();
-        lists.add(RunOrder::known_in(root, &directory));
-        for source in SourceName::REMOTE {
-            lists.add(listed(root, &directory.join(format!("{}.json", source.as_str())), &keys(config, source)));
+        lists.add(RunOrder::known_in(root, directory));
+        for (source, keys) in SourceName::REMOTE.iter().zip(keys) {
+            lists.add(listed(root, &directory.join(format!("{}.json", source.as_str())), keys));
         }
         lists
     }

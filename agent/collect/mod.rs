@@ -62,7 +62,7 @@ use crate::settings::{NodeSource, Settings};
 use clients::Clients;
 pub use entries::Entries;
 use findings::{CONFIG, Findings};
-use former_lists::FormerLists;
+use former_lists::{FormerLists, FormerPlace};
 use known_sources::KnownSources;
 use local::LocalFiles;
 pub use local::{HINT, LOCAL_DATA, as_document, hide_boot_copies, is_yaml, read_document, read_file};
@@ -122,6 +122,8 @@ pub struct Collector {
     snapshot: Snapshot,
     /// Of all sources that speak for Heat.
     order: Box<RunOrder>,
+    /// Where the collector before the agent kept what it was told, as far as that was read.
+    former_place: Option<Box<FormerPlace>>,
     findings: Box<Findings>,
 }
 
@@ -180,6 +182,7 @@ impl Collector {
             known: None,
             snapshot: Snapshot::default(),
             order: Box::new(order),
+            former_place: None,
             findings: Box::new(findings),
         };
         collector.merge(true);
@@ -224,7 +227,6 @@ impl Collector {
         self.files.origins.recall(&self.state);
         self.files.origins.predecessors = record.predecessor.as_ref().map(|before| before.files.clone()).unwrap_or_default();
         self.read_files();
-        self.take_over_order();
         let wanted = self.pace(self.settings.explicit.splay, "splay", self.settings.splay);
         let first_start = |dir: &Tree| dir.create_new(Path::new("splayed"), b"", Attributes::mode(0o644)).unwrap_or(true);
         let splay = wanted > Duration::ZERO && run_dir.is_none_or(first_start);
@@ -234,9 +236,15 @@ impl Collector {
         }
     }
 
-    /// Learns which runs the collector before the agent was told of. The first answer may lag behind those as well.
+    /// Learns which runs the collector before the agent was told of, as soon as it is known where that is kept. The first answer may lag behind those
+    /// as well.
     fn take_over_order(&mut self) {
-        let FormerLists { newest, unread } = FormerLists::read(&self.root, &self.files.config.settings);
+        let place = FormerPlace::of(&self.files.config.settings);
+        if self.former_place.as_deref() == Some(&place) {
+            return;
+        }
+        let FormerLists { newest, unread } = FormerLists::read(&self.root, &place);
+        self.former_place = Some(Box::new(place));
         for error in unread {
             let event = Event::new(Code::FormerListUnread, "what the replaced collector has listed is not known");
             self.report.emit(event.phase(Phase::Metadata).error(&error));
@@ -430,6 +438,7 @@ impl Collector {
         self.files.origins.store(&self.state, &self.report);
         let resource = self.left_over_resource().map(str::to_owned);
         self.findings.report_left_over(&self.files, resource.as_deref(), &self.report);
+        self.take_over_order();
     }
 
     fn refresh_files(&mut self) {

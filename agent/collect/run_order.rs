@@ -13,7 +13,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use super::entries::{Entries, Resource};
+use serde_json::Value;
+
+use super::entries::{Entries, Resource, made_of};
 use crate::budgets::DEPLOYMENTS;
 use crate::clock::{Clock, Moment, Timestamp, millis, uptime};
 use crate::digest;
@@ -185,6 +187,19 @@ impl RunOrder {
         self.is_to_keep |= self.doubts.len() != before;
         self.prune(list);
         Ok(())
+    }
+
+    /// Takes out of a document, which lists deployments below these keys, the runs that Heat has replaced. What a source said last may be older than
+    /// what another one, or a refused answer, has listed since.
+    pub(crate) fn remove_replaced(&self, keys: &[String], document: &mut Value) {
+        let is_replaced = |entry: &Value| {
+            made_of(entry).is_some_and(|(resource, made)| self.newest.get(&resource).is_some_and(|newest| *newest > made))
+        };
+        for key in keys {
+            if let Some(list) = document.get_mut(key).and_then(Value::as_array_mut) {
+                list.retain(|entry| !is_replaced(entry));
+            }
+        }
     }
 
     /// What lists of before say, where it was never kept.

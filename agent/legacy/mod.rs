@@ -2,7 +2,7 @@
 //! Appendix B).
 //!
 //! In: the name that the program was started by, its arguments and the environment. Out: what the tool of that name prints and writes, and
-//! the status that it ends with. Never: the agent's settings or state, or a connection to the running agent.
+//! the status that it ends with. Never: a change of the agent's state, or a connection to the running agent.
 
 mod apply_config;
 mod arguments;

@@ -294,9 +294,9 @@ def test_the_command_hears_when_the_list_of_deployments_was_asked_for(pair):
 
 def test_an_answer_that_goes_back_to_a_replaced_deployment_is_none(pair):
     """A replica that lags: the result of the old one would complete the new one (docs/sources.md). The original takes what it is told."""
-    def run(second: int) -> dict:
-        inputs = [{"name": "deploy_stack_id", "value": "s/1"}, {"name": "deploy_resource_name", "value": "r"}]
-        return {"id": f"r{second}", "name": "r", "group": "script", "creation_time": f"2026-03-01T12:00:{second}Z", "inputs": inputs}
+    def run(second: int, name: str = "r") -> dict:
+        inputs = [{"name": "deploy_stack_id", "value": "s/1"}, {"name": "deploy_resource_name", "value": name}]
+        return {"id": f"{name}{second}", "name": name, "group": "script", "creation_time": f"2026-03-01T12:00:{second}Z", "inputs": inputs}
 
     heat = Server({})
     start = ["--request-metadata-url", heat.url("/m"), "request", "--one-time", "--force", *CACHE,
@@ -318,6 +318,8 @@ def test_an_answer_that_goes_back_to_a_replaced_deployment_is_none(pair):
     assert "doubts" not in json.loads(known.read_text())
     # Nor is it an answer behind one that lists neither.
     assert [said(run(30)), said(), said(run(10))] == ["id:r30 polled", "polled", ""]
+    # Of what it said last, nothing is left that an answer which was refused has replaced: it would be run.
+    assert [said(run(20, "a"), run(31)), said(run(10, "a"), run(40))] == ["id:a20 id:r31 polled", "id:a20"]
 
 
 def test_ec2(pair):

@@ -45,6 +45,21 @@ async fn no_answer_is_older_than_what_the_replaced_collector_listed() {
     }
 }
 
+/// Attack: os-collect-config.conf, which says where that is, could not be read at first.
+#[tokio::test]
+async fn what_the_replaced_collector_listed_is_read_once_it_is_known_where_it_is() {
+    let heat = Fake::start(vec![status("503 Service Unavailable", "")]).await;
+    let machine = Machine::new();
+    machine.put(BOOT, &boot(&heat.base));
+    machine.put("/run/occ/cfn.json", &run(20).to_string());
+    let mut collector = life(&machine);
+    assert_eq!(polled(&mut collector).await, None);
+    machine.put(CONF, "[DEFAULT]\ncachedir = /run/occ\n");
+    heat.play(vec![answer(&run(10)), answer(&run(20))]);
+    assert_eq!(polled(&mut collector).await, None);
+    assert_eq!(polled(&mut collector).await, Some(20));
+}
+
 #[tokio::test]
 async fn what_heat_has_rolled_back_since_is_taken_over_no_more() {
     let heat = Fake::start(vec![]).await;

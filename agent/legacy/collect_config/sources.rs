@@ -22,8 +22,8 @@ use crate::files::{FileKind, Tree};
 use crate::http::{Http, Tls};
 use crate::identity::Identity;
 use crate::openstack::keystone::Keystone;
-use crate::settings::STATE_DIR;
 use crate::settings::source_name::SourceName;
+use crate::settings::{self, STATE_DIR};
 use crate::storage::config_drive;
 
 const HEAT_LOCAL: &str = "/var/lib/heat-cfntools/cfn-init-data";
@@ -121,7 +121,6 @@ impl Sources {
         });
         let answers = concurrent::all(asking).await;
         let mut order = is_kept.then(|| self.order.take().unwrap_or_else(|| known_order(cache, &self.all, clock, log)));
-        let mut all = Documents::new();
         for (source, (answer, remarks)) in self.all.iter_mut().zip(answers) {
             for remark in &remarks {
                 log.warning(remark);
@@ -152,8 +151,9 @@ impl Sources {
                     source.last = source.last.take().or_else(kept);
                 }
             }
-            all.extend(source.last.iter().flatten().cloned());
         }
+        // Behind all answers: any of them may know of a newer run.
+        let all = self.all.iter().flat_map(|source| source.documents(order.as_ref(), options)).collect();
         if let Some(Err(error)) = order.as_mut().map(|order| cache.keep_order(order, clock)) {
             log.warning(&format!("which deployments were listed cannot be kept: {error}"));
         }
@@ -185,7 +185,9 @@ fn known_order(cache: &Cache<'_>, sources: &[Source], clock: &Clock, log: &mut L
     });
     let mut order = kept.unwrap_or_else(|| RunOrder::of_lists(remote().filter_map(list)));
     // Where the links are put back in the place of the daemon, the first answer may lag behind what that was told.
-    if let Err(error) = order.take_over_from(&cache.machine.root, Path::new(STATE_DIR)) {
+    let root = &cache.machine.root;
+    let state = settings::check(root, None).map_or_else(|_| STATE_DIR.into(), |loaded| loaded.settings.state_dir);
+    if let Err(error) = order.take_over_from(root, &state) {
         log.warning(&format!("which deployments were listed to the agent is not known: {error}"));
     }
     order
@@ -227,6 +229,18 @@ fn hinted(machine: &Machine, options: &Options) -> Option<String> {
 impl Source {
     fn new(collector: Collector) -> Self {
         Self { collector, remote: None, last: None, is_current: false }
+    }
+
+    /// What it says, or said last: without what Heat has replaced since, which would be run.
+    fn documents(&self, order: Option<&RunOrder>, options: &Options) -> Documents {
+        let mut documents = self.last.clone().unwrap_or_default();
+        if let Some(order) = order.filter(|_| self.remote.is_none() || !self.is_current) {
+            let keys = options.values.deployment_keys(self.collector.as_str());
+            for (_, document) in &mut documents {
+                order.remove_replaced(&keys, document);
+            }
+        }
+        documents
     }
 
     /// Finds whom to ask over the network, where that was not known: cloud-init may write later where Heat is.
