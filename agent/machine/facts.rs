@@ -26,6 +26,8 @@ const RELEASE: &str = "/proc/sys/kernel/osrelease";
 const PROCESSORS: &str = "/proc/stat";
 /// Where a kernel's modules are, by its release.
 const KERNELS: &str = "/lib/modules";
+/// Where the agent's own unit shows them to it: systemd hides the other place from a service that may load none (`ProtectKernelModules=`, since 232).
+const SHOWN_KERNELS: &str = "/run/heat-node-agent/modules";
 /// Where the image's flannel has its settings.
 const FLANNEL: &str = "/etc/sysconfig/flanneld";
 /// What the agent writes for flanneld as a unit, and to keep it off.
@@ -159,16 +161,17 @@ fn flannel_prefix(settings: &str) -> Option<String> {
 fn lacking_modules(root: &Tree, release: &str) -> Vec<&'static str> {
     let loaded = text(root, "/proc/modules");
     let is_loaded = |module: &str| loaded.lines().any(|line| line.split(' ').next() == Some(module));
-    let lacking = not_installed(root, release, &MODULES).unwrap_or_default();
+    let mut places = [SHOWN_KERNELS, KERNELS].into_iter();
+    let lacking = places.find_map(|place| not_installed(root, place, release, &MODULES)).unwrap_or_default();
     lacking.into_iter().filter(|module| !is_loaded(module)).collect()
 }
 
 /// Those of these modules that a kernel has neither built in nor as a file; `None` where its modules are not there to be looked at.
-fn not_installed<'a>(root: &Tree, release: &str, modules: &[&'a str]) -> Option<Vec<&'a str>> {
+fn not_installed<'a>(root: &Tree, kernels: &str, release: &str, modules: &[&'a str]) -> Option<Vec<&'a str>> {
     if release.is_empty() || release.contains('/') {
         return None;
     }
-    let folder = Path::new(KERNELS).join(release);
+    let folder = Path::new(kernels).join(release);
     let (files, built_in) = (text(root, folder.join("modules.dep")), text(root, folder.join("modules.builtin")));
     if files.is_empty() || built_in.is_empty() {
         return None;
@@ -181,12 +184,13 @@ fn not_installed<'a>(root: &Tree, release: &str, modules: &[&'a str]) -> Option<
 pub(crate) fn kernels(root: &Tree) -> Vec<String> {
     let names = root.list(Path::new(KERNELS)).unwrap_or_default();
     let names = names.into_iter().filter_map(|name| name.into_string().ok());
-    names.filter(|release| not_installed(root, release, &[]).is_some()).collect()
+    names.filter(|release| not_installed(root, KERNELS, release, &[]).is_some()).collect()
 }
 
 /// Those of these modules that none of an image's kernels has; nothing where it has no kernel, as in a container.
 pub(crate) fn lacking_in_image<'a>(root: &Tree, modules: &[&'a str]) -> Vec<&'a str> {
-    let of_each: Vec<Vec<&str>> = kernels(root).iter().filter_map(|release| not_installed(root, release, modules)).collect();
+    let of_each: Vec<Vec<&str>> =
+        kernels(root).iter().filter_map(|release| not_installed(root, KERNELS, release, modules)).collect();
     let is_lacking = |module: &&&str| !of_each.is_empty() && of_each.iter().all(|lacking| lacking.contains(module));
     modules.iter().filter(is_lacking).copied().collect()
 }
@@ -303,6 +307,10 @@ mod tests {
         write("proc/modules", "vxlan 118784 0 - Live 0x0\nip_vs_rr_x 1 0 - Live 0x0\n");
         assert_eq!(lacking_modules(&root, "6.1.0"), ["ip_vs_rr", "ip_vs_wrr", "ip_vs_sh", "nf_tables", "wireguard"]);
         assert!(lacking_modules(&root, "../6.1.0").is_empty());
+        // As the agent's unit shows them, where the place itself cannot be looked at.
+        write("run/heat-node-agent/modules/6.1.0/modules.dep", "kernel/x.ko:\nkernel/net/ip-vs/ip_vs_sh.ko:\n");
+        write("run/heat-node-agent/modules/6.1.0/modules.builtin", "kernel/drivers/net/tun.ko\n");
+        assert_eq!(lacking_modules(&root, "6.1.0"), ["ip_vs", "ip_vs_rr", "ip_vs_wrr", "nf_tables", "ipip", "wireguard"]);
         assert_eq!((two_numbers("6.1.0-25-cloud"), two_numbers("4.18"), two_numbers("x")), (Some((6, 1)), Some((4, 18)), None));
     }
 

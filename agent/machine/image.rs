@@ -15,7 +15,7 @@ use crate::desired::{Content, GateProbe};
 use crate::error::Result;
 use crate::files::Tree;
 use crate::gather::Gather;
-use crate::kubernetes::checks::installed::{FORWARDER, command, programs};
+use crate::kubernetes::checks::installed::{command, programs};
 use crate::storage::{driver, mkfs};
 use crate::systemd::UNIT_DIRECTORIES;
 
@@ -66,16 +66,18 @@ pub(crate) async fn missing(machine: &InstalledPrograms<'_>, ask: &Ask<'_>) -> R
         MissingItem::new("ADDONS", error.to_string(), text(error.broken_rule()), text(error.suggested_remedy()))
     }));
     let verdicts = machine.judge(ask, None).await;
-    if let Some((program, verdict)) = verdicts.lacking {
-        let rule = format!("{} runs it", program.unit);
-        let problem = format!("{}; looked for in {}", verdict.warning.unwrap_or_default(), PLACES.join(", "));
-        needs.insert(MissingItem::new(FORWARDER, problem, rule, verdict.remedy));
-    }
-    for (program, verdict) in verdicts.refusals {
+    let lacking = verdicts.lacking.map(|(program, verdict)| (Some(program), verdict));
+    for (program, verdict) in lacking.into_iter().chain(verdicts.refusals) {
         // Plugins are named one by one above.
         let Some(program) = program else { continue };
-        let rule = format!("{} gets only settings that its release supports", program.unit);
-        needs.extend(verdict.refused.iter().map(|cause| MissingItem::new(program.name, cause, &rule, &verdict.remedy)));
+        let (unit, remedy) = (program.unit, &verdict.remedy);
+        needs.extend(verdict.refused.iter().chain(&verdict.warning).map(|cause| match verdict.helper {
+            Some(helper) => {
+                let problem = format!("{cause}; looked for in {}", PLACES.join(", "));
+                MissingItem::new(helper, problem, format!("{unit} runs it"), remedy)
+            }
+            None => MissingItem::new(program.name, cause, format!("{unit} gets only settings that its release supports"), remedy),
+        }));
     }
     Ok(needs)
 }

@@ -242,6 +242,18 @@ async fn socat_is_needed_where_the_kubelet_on_the_host_uses_docker_without_cri_d
     assert_eq!(image.missing().await, []);
 }
 
+/// kube-proxy of 1.20.2 balanced by iptables, and said so in its log alone.
+#[tokio::test]
+async fn ipset_is_needed_where_a_kube_proxy_on_the_host_is_in_mode_ipvs() {
+    let image = Image::of("Kubernetes v1.28.9", &json!({"KUBEPROXY_OPTIONS": "--proxy-mode=ipvs"}));
+    let missing = image.missing().await;
+    let found: Vec<_> = missing.iter().map(|need| (need.place.as_str(), need.rule.as_str())).collect();
+    assert_eq!(found, [("ipset", "kube-proxy.service runs it")], "{missing:#?}");
+    assert!(missing[0].problem.contains("mode ipvs") && missing[0].remedy.contains("another mode"), "{missing:#?}");
+    image.write("/usr/sbin/ipset", "x", 0o755);
+    assert_eq!(image.missing().await, []);
+}
+
 #[tokio::test]
 async fn a_unit_that_the_parameters_bring_needs_none_in_the_image_and_templates_serve_instances() {
     let mut image = Image::new();

@@ -12,7 +12,8 @@ use crate::error::{Error, Result};
 use crate::files::{FileKind, READ_LIMIT, Tree};
 use crate::kubernetes::NodeSpec;
 use crate::kubernetes::checks::installed::{
-    FORWARDER, Program, ProgramVerdict, cni_programs, command, judge, lacks_cni, lacks_forwarder, needs_forwarder, programs,
+    FORWARDER, Program, ProgramVerdict, SETS, cni_programs, command, judge, lacks_cni, lacks_forwarder, lacks_sets,
+    needs_forwarder, needs_sets, programs,
 };
 use crate::network::flannel::{Version, version_of};
 use crate::systemd::{Systemd, UNIT_DIRECTORIES};
@@ -127,10 +128,16 @@ impl InstalledPrograms<'_> {
         let of_flanneld = all.iter().find(|(program, _)| program.name == "flanneld");
         let of_flanneld = of_flanneld.and_then(|(_, output)| version_of(output.as_ref().ok()?.as_ref().ok()?));
         let mut verdicts = Verdicts { flanneld: of_flanneld.or(flanneld), ..Verdicts::default() };
-        // In a container the image of the kubelet has its own.
-        let kubelet = all.iter().find(|(program, output)| program.name == "kubelet" && output.is_ok());
-        if let Some((program, _)) = kubelet.filter(|_| needs_forwarder(self.spec) && found(self.root, FORWARDER).is_none()) {
-            verdicts.lacking = Some((*program, lacks_forwarder()));
+        // In a container the image has its own helpers.
+        let without = |name: &str, helper: &str| {
+            let on_host = all.iter().find(|(program, output)| program.name == name && output.is_ok());
+            on_host.filter(|_| found(self.root, helper).is_none()).map(|(program, _)| *program)
+        };
+        if let Some(kubelet) = without("kubelet", FORWARDER).filter(|_| needs_forwarder(self.spec)) {
+            verdicts.lacking = Some((kubelet, lacks_forwarder()));
+        }
+        if let Some(proxy) = without("kube-proxy", SETS).filter(|_| needs_sets(self.spec)) {
+            verdicts.refusals.push((Some(proxy), lacks_sets()));
         }
         for (program, output) in all {
             let verdict = match output {

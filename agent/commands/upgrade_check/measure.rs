@@ -22,6 +22,7 @@ use crate::gather::Gather;
 use crate::http::{Http, Request, split};
 use crate::keepers::etcd_snapshots::kept;
 use crate::keepers::objects::error_message;
+use crate::kubernetes::checks::installed::{Program, ProgramVerdict};
 use crate::kubernetes::checks::upgrade::{
     ApiAccess, ApiServer, EtcdMemberState, InstalledRelease, Kubelet, LatestSnapshot, ManifestObject, OtherPrograms, Release,
     api_access,
@@ -212,7 +213,10 @@ async fn programs(node: &Node<'_>, desired: &Desired) -> Result<Programs> {
         .await;
     let is_of_kubernetes = |name: &str| Component::ALL.iter().any(|component| component.as_str() == name);
     let mut others = OtherPrograms::default();
-    for (_, verdict) in verdicts.refusals.iter().filter(|(program, _)| program.is_none_or(|one| !is_of_kubernetes(one.name))) {
+    let is_other = |program: Option<Program>, verdict: &ProgramVerdict| {
+        verdict.helper.is_some() || program.is_none_or(|one| !is_of_kubernetes(one.name))
+    };
+    for (_, verdict) in verdicts.refusals.iter().filter(|(program, verdict)| is_other(*program, verdict)) {
         others.refused.push((verdict.refused.join("; "), verdict.remedy.clone()));
     }
     for (program, cause) in verdicts.missing.iter().filter(|(program, _)| !is_of_kubernetes(program.name)) {

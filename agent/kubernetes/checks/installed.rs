@@ -15,6 +15,7 @@ use crate::kubernetes::spec::node::NodeSpec;
 use crate::kubernetes::spec::words::RuntimeKind;
 use crate::kubernetes::text::environment;
 use crate::kubernetes::versions::{CommandLine, Companion, Component, Minor, companion_flag, quoted, split};
+use crate::kubernetes::worker::kube_proxy;
 use crate::network::CNI_NETWORK;
 use crate::network::flannel::{self, Api, Version, version_of};
 use crate::report::text::{escaped, shortened};
@@ -67,6 +68,8 @@ pub struct ProgramVerdict {
     pub is_unknown: bool,
     /// What the operator can do.
     pub remedy: String,
+    /// A program that this one runs, where it is about that one.
+    pub helper: Option<&'static str>,
 }
 
 impl ProgramVerdict {
@@ -147,10 +150,31 @@ pub fn needs_forwarder(spec: &NodeSpec) -> bool {
 /// What it means that it is not there.
 #[must_use]
 pub fn lacks_forwarder() -> ProgramVerdict {
-    ProgramVerdict::warning(
+    let verdict = ProgramVerdict::warning(
         format!("{FORWARDER} is not installed: `kubectl port-forward` to pods of this node fails"),
         format!("install {FORWARDER} in the image; the kubelet runs it where it uses docker without cri-dockerd"),
-    )
+    );
+    ProgramVerdict { helper: Some(FORWARDER), ..verdict }
+}
+
+/// The program by which kube-proxy keeps, in mode ipvs, the sets of addresses that its rules match. It looks for it in its own PATH, and without it uses
+/// mode iptables with no more than a line in its log (`CanUseIPVSProxier` of Kubernetes 1.20), or ends.
+pub const SETS: &str = "ipset";
+
+/// Whether kube-proxy runs [`SETS`].
+#[must_use]
+pub fn needs_sets(spec: &NodeSpec) -> bool {
+    spec.kubernetes.as_ref().and_then(kube_proxy::mode).as_deref() == Some("ipvs")
+}
+
+/// What it means that it is not there.
+#[must_use]
+pub fn lacks_sets() -> ProgramVerdict {
+    let verdict = ProgramVerdict::refused(
+        format!("{SETS} is not installed: kube-proxy does not work in mode ipvs without it"),
+        format!("install {SETS} in the image, or give another mode"),
+    );
+    ProgramVerdict { helper: Some(SETS), ..verdict }
 }
 
 /// Where a unit finds the program, by the text of its unit file or drop-in: a path, or a name that systemd looks up. None where
@@ -529,6 +553,19 @@ mod tests {
             (&[("KUBE_TAG", ""), ("TLS_DISABLED", "true"), ("CERTIFICATES", "")], false),
         ] {
             assert_eq!(needs_forwarder(&spec(changes)), expected, "{changes:?}");
+        }
+    }
+
+    #[test]
+    fn ipset_is_needed_in_mode_ipvs_whichever_parameter_asks_for_it() {
+        for (changes, expected) in [
+            (&[][..], false),
+            (&[("PROXY_MODE", "iptables")], false),
+            (&[("PROXY_MODE", "ipvs")], true),
+            (&[("KUBEPROXY_OPTIONS", "--v=2 --proxy-mode=ipvs")], true),
+            (&[("KUBE_TAG", ""), ("TLS_DISABLED", "true"), ("CERTIFICATES", "")], false),
+        ] {
+            assert_eq!(needs_sets(&spec(changes)), expected, "{changes:?}");
         }
     }
 
