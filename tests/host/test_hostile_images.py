@@ -2,6 +2,7 @@
 once that is put right. docs/limitations.md has the table of them."""
 import pytest
 
+from lib.cluster import parameters
 from lib.common import wait_for
 from lib.hosts import Host
 from lib.node import IP, NODE, UNIT, VDB, VDC, is_steady, signalled
@@ -83,6 +84,22 @@ def test_a_hardened_image_makes_a_node(host, signal_server):
     assert [signalled(server, name)["deploy_status_code"] for name in ("hello", "node")] == [0, 0]
     wait_for(lambda: is_ready(host), 300, "READY", every=1)
     assert host.exists("/var/etc/upper/docker/daemon.json")
+
+
+def test_modules_that_the_kernel_lacks_are_named_by_the_daemon(host, signal_server, magnum):
+    """ProtectKernelModules= of its unit hides where they are. A host has the machine's kernel, and none of its modules: what that has is made up."""
+    server = signal_server()
+    install(host, server)
+    modules = f"/lib/modules/{host.sh('uname -r').strip()}"
+    host.write(f"{modules}/modules.dep", "kernel/net/netfilter/ipvs/ip_vs.ko:\n")
+    host.write(f"{modules}/modules.builtin", "kernel/net/netfilter/ipvs/ip_vs_rr.ko\n")
+    inputs = parameters("minion", "w1", IP, IP, **magnum().parameters()) | {"PROXY_MODE": "ipvs"}
+    server.deploy(server.deployment("node", group="kubernetes-node", inputs=inputs))
+    host.exec("systemctl", "start", UNIT)
+    result = signalled(server, "node")
+    assert result["deploy_status_code"] != 0, result
+    said = result["deploy_stderr"]
+    assert "PROXY_MODE: selects ipvs, but the kernel lacks ip_vs_wrr, ip_vs_sh" in said, said
 
 
 @pytest.mark.longer
