@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::file_origins::{FileOrigins, read_safe};
+use super::former_lists::FormerPlace;
 use crate::digest;
 use crate::error::Error;
 use crate::files::READ_LIMIT;
@@ -25,6 +26,8 @@ pub(super) struct CollectorConfig {
     leads: bool,
     /// Whose metadata it leads to: stack and resource, as words of a command.
     pub(super) resource: Option<String>,
+    /// Where the collector before the agent kept what it was told, as far as that was read.
+    pub(super) former_place: Option<Box<FormerPlace>>,
 }
 
 impl CollectorConfig {

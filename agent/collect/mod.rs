@@ -122,8 +122,6 @@ pub struct Collector {
     snapshot: Snapshot,
     /// Of all sources that speak for Heat.
     order: Box<RunOrder>,
-    /// Where the collector before the agent kept what it was told, as far as that was read.
-    former_place: Option<Box<FormerPlace>>,
     findings: Box<Findings>,
 }
 
@@ -182,7 +180,6 @@ impl Collector {
             known: None,
             snapshot: Snapshot::default(),
             order: Box::new(order),
-            former_place: None,
             findings: Box::new(findings),
         };
         collector.merge(true);
@@ -240,11 +237,11 @@ impl Collector {
     /// as well.
     fn take_over_order(&mut self) {
         let place = FormerPlace::of(&self.files.config.settings);
-        if self.former_place.as_deref() == Some(&place) {
+        if self.files.config.former_place.as_deref() == Some(&place) {
             return;
         }
         let FormerLists { newest, unread } = FormerLists::read(&self.root, &place);
-        self.former_place = Some(Box::new(place));
+        self.files.config.former_place = Some(Box::new(place));
         for error in unread {
             let event = Event::new(Code::FormerListUnread, "what the replaced collector has listed is not known");
             self.report.emit(event.phase(Phase::Metadata).error(&error));

@@ -111,8 +111,8 @@ sources() {
   local f own
   own=$(machine)
   [ -n "$own" ] || die "/etc/os-release names no release of Debian"
-  for f in /etc/apt/sources.list.d/debian.sources /etc/apt/sources.list; do
-    [ -s "$f" ] || continue
+  for f in /etc/apt/sources.list.d/debian.sources /etc/apt/sources.list /etc/apt/sources.list.d/*.sources; do
+    grep -qsw "$own" "$f" || continue
     # What is being released has no point updates, and sid no fixes apart.
     case $1 in
     sid) sed -E "/^Suites:/s/\\b$own-[a-z]+//g; s/\\b$own\\b/sid/g" "$f" | awk -v RS= -v ORS='\n\n' '!/\nSuites: *\n/' ;;
