@@ -54,8 +54,7 @@ class Cluster(RealCluster):
 
     def __init__(self, *given):
         super().__init__(*given)
-        private = run("openssl", "genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048").stdout
-        self.keys = {"KUBE_SERVICE_ACCOUNT_PRIVATE_KEY": private, "KUBE_SERVICE_ACCOUNT_KEY": run("openssl", "pkey", "-pubout", input=private).stdout}
+        self.keys = new_pair()
 
     def inputs_of(self, name: str, **more) -> dict:
         own = {}
@@ -254,35 +253,67 @@ def test_a_master_whose_api_server_is_stopped_stays_ready_and_goes_back_to_it(cl
     cluster.kubectl("delete", "pod,service", "echo")
 
 
+REQUEST = '{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}'
+
+
+def token_of(node: RealNode) -> str:
+    """Of a service account, signed by this master's API server."""
+    path = "/api/v1/namespaces/default/serviceaccounts/default/token"
+    return json.loads(node.host.exec("kubectl", "--kubeconfig", ADMIN, "create", "--raw", path, "-f", "-", input=REQUEST).stdout)["status"]["token"]
+
+
+def answer(node: RealNode, token: str) -> str:
+    """What this master's API server makes of it: a status of HTTP."""
+    return node.host.exec("curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "--cacert", "/etc/kubernetes/certs/ca.crt",
+                          "-H", f"Authorization: Bearer {token}", "https://127.0.0.1:6443/version").stdout
+
+
+def new_pair() -> dict:
+    private = run("openssl", "genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048").stdout
+    return {"KUBE_SERVICE_ACCOUNT_PRIVATE_KEY": private, "KUBE_SERVICE_ACCOUNT_KEY": run("openssl", "pkey", "-pubout", input=private).stdout}
+
+
+def wrong_keys(node: RealNode) -> list[str]:
+    """What its status says of other masters' keys."""
+    return (node.status()["node"]["service_account_keys"] or {}).get("wrong", [])
+
+
+def test_service_account_keys_are_changed_in_three_updates_without_a_refused_token(cluster):
+    """As docs/certificates.md says, each of them over the masters one after the other: every token is taken by every master all the while."""
+    are_quiet(cluster)
+    masters, old, new, since = [cluster.nodes[name] for name in MASTERS], cluster.keys, new_pair(), time.time()
+    tokens = [token_of(node) for node in masters]
+    both = "\n".join(pair["KUBE_SERVICE_ACCOUNT_KEY"].strip() for pair in (old, new)) + "\n"
+    for step in ({"KUBE_SERVICE_ACCOUNT_KEY": both}, {"KUBE_SERVICE_ACCOUNT_PRIVATE_KEY": new["KUBE_SERVICE_ACCOUNT_PRIVATE_KEY"]}):
+        for node in masters:
+            node.update(**step)
+            node.succeeds()
+            tokens += [token_of(one) for one in masters]
+            assert {answer(one, token) for one in masters for token in tokens} == {"200"}, (node.name, list(step))
+    tokens = [token_of(node) for node in masters]
+    cluster.keys = new
+    for node in masters:
+        node.update(KUBE_SERVICE_ACCOUNT_KEY=new["KUBE_SERVICE_ACCOUNT_KEY"])
+        node.succeeds()
+        tokens.append(token_of(node))
+        assert {answer(one, token) for one in masters for token in tokens} == {"200"}, node.name
+    differing = [entry for node in masters for entry in node.host.journal(HNA_EVENT="TokenKeysDiffer") if float(entry["__REALTIME_TIMESTAMP"]) > since * 1e6]
+    assert differing == [] and not any(wrong_keys(node) for node in masters)
+
+
 def test_a_master_with_another_service_account_key_is_named_and_its_tokens_are_refused(cluster):
     are_quiet(cluster)
-    request = '{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}'
-
-    def token(name: str) -> str:
-        """Signed by this master's API server."""
-        path = "/api/v1/namespaces/default/serviceaccounts/default/token"
-        return json.loads(cluster.nodes[name].host.exec("kubectl", "--kubeconfig", ADMIN, "create", "--raw", path, "-f", "-", input=request).stdout)["status"]["token"]
-
-    def answer(name: str, bearer: str) -> str:
-        return cluster.nodes[name].host.exec("curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "--cacert", "/etc/kubernetes/certs/ca.crt",
-                                             "-H", f"Authorization: Bearer {bearer}", "https://127.0.0.1:6443/version").stdout
-
-    def wrong(name: str) -> list[str]:
-        return (cluster.nodes[name].status()["node"]["service_account_keys"] or {}).get("wrong", [])
-
-    assert {(one, other): answer(other, token(one)) for one in MASTERS for other in MASTERS} == {(one, other): "200" for one in MASTERS for other in MASTERS}
-    private = run("openssl", "genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048").stdout
-    another = {"KUBE_SERVICE_ACCOUNT_PRIVATE_KEY": private, "KUBE_SERVICE_ACCOUNT_KEY": run("openssl", "pkey", "-pubout", input=private).stdout}
-    m3 = cluster.nodes["m3"]
-    m3.update(**another)
+    m1, m2, m3 = masters = [cluster.nodes[name] for name in MASTERS]
+    assert {answer(other, token_of(one)) for one in masters for other in masters} == {"200"}
+    m3.update(**new_pair())
     m3.succeeds()
-    assert (answer("m1", token("m3")), answer("m3", token("m1")), answer("m2", token("m1"))) == ("401", "401", "200")
+    assert (answer(m1, token_of(m3)), answer(m3, token_of(m1)), answer(m2, token_of(m1))) == ("401", "401", "200")
     # It looks at once and again half a minute later, the others every five minutes.
-    wait_for(lambda: len(wrong("m3")) == 2, NET, "what m3 says of the others", every=1)
-    wait_for(lambda: len(wrong("m1")) == len(wrong("m2")) == 1, 2 * NET, "what the others say of m3", every=1)
-    assert "those of m3, which does not verify tokens that this master signs" in wrong("m1")[0], wrong("m1")
+    wait_for(lambda: len(wrong_keys(m3)) == 2, NET, "what m3 says of the others", every=1)
+    wait_for(lambda: len(wrong_keys(m1)) == len(wrong_keys(m2)) == 1, 2 * NET, "what the others say of m3", every=1)
+    assert "those of m3, which does not verify tokens that this master signs" in wrong_keys(m1)[0], wrong_keys(m1)
     m3.update(**cluster.keys)
     m3.succeeds()
-    wait_for(lambda: not any(wrong(name) for name in MASTERS), NET, "the end of it", every=1)
-    assert all(cluster.nodes[name].host.journal(HNA_EVENT="TokenKeysAgree") for name in MASTERS)
-    assert answer("m1", token("m3")) == "200"
+    wait_for(lambda: not any(wrong_keys(node) for node in masters), NET, "the end of it", every=1)
+    assert all(node.host.journal(HNA_EVENT="TokenKeysAgree") for node in masters)
+    assert answer(m1, token_of(m3)) == "200"
