@@ -42,8 +42,11 @@ class CA:
         extensions.write_text(f"subjectAltName={names}\nextendedKeyUsage=serverAuth,clientAuth\n")
         self._key(private)
         run("openssl", "req", "-new", "-key", private, "-subj", subject or f"/CN={name}", "-out", request)
-        run("openssl", "x509", "-req", "-in", request, "-CA", self.certificate, "-CAkey", self.private, "-CAcreateserial", "-days", days,
+        run("openssl", "x509", "-req", "-in", request, "-CA", self.certificate, "-CAkey", self.private, "-CAcreateserial", "-days", abs(days),
             "-extfile", extensions, "-out", certificate)
+        if days < 0:
+            # From its release 3.5 on openssl makes none that ends before it begins.
+            aged(certificate, self, 1 - days, days)
         return certificate, private
 
 
