@@ -135,22 +135,28 @@ impl RunOrder {
         }
     }
 
-    /// Takes over what another collector has listed, once as long as it stays the same.
-    pub(super) fn take_over(&mut self, former: &RunTimes) {
+    /// Takes over what another collector has listed, once as long as it stays the same. Whether it did.
+    pub(super) fn take_over(&mut self, former: &RunTimes) -> bool {
         let digest = digest::of(former);
         if former.is_empty() || self.taken_over == digest {
-            return;
+            return false;
         }
         Self::add(&mut self.newest, former);
         self.doubts.clear();
         (self.taken_over, self.is_to_keep) = (digest, true);
+        true
     }
 
-    /// Takes over what the agent itself listed, for the collector that comes after it.
+    /// It is to be kept in another directory from now on.
+    pub(crate) fn moves(&mut self) {
+        self.is_to_keep = true;
+    }
+
+    /// Takes over what the agent itself listed, for the collector that comes after it. Whether there was anything new.
     ///
     /// # Errors
     /// If that cannot be read.
-    pub(crate) fn take_over_from(&mut self, root: &Tree, directory: &Path) -> Result<()> {
+    pub(crate) fn take_over_from(&mut self, root: &Tree, directory: &Path) -> Result<bool> {
         Self::known_in(root, directory).map(|former| self.take_over(&former))
     }
 
@@ -189,17 +195,20 @@ impl RunOrder {
         Ok(())
     }
 
-    /// Takes out of a document, which lists deployments below these keys, the runs that Heat has replaced. What a source said last may be older than
-    /// what another one, or a refused answer, has listed since.
-    pub(crate) fn remove_replaced(&self, keys: &[String], document: &mut Value) {
-        let is_replaced = |entry: &Value| {
-            made_of(entry).is_some_and(|(resource, made)| self.newest.get(&resource).is_some_and(|newest| *newest > made))
-        };
+    /// Takes out of a document, which lists deployments below these keys, the runs of resources of which Heat has listed a newer one than it does. What a
+    /// source said may be older than what another one, or a refused answer, has listed since. Whether there were any.
+    pub(crate) fn remove_replaced(&self, keys: &[String], document: &mut Value) -> bool {
+        let Ok(listed) = Entries::below(keys, [&*document]) else { return false };
+        let is_older = |resource: &u64| self.newest.get(resource) > listed.made().get(resource);
+        let mut is_changed = false;
         for key in keys {
             if let Some(list) = document.get_mut(key).and_then(Value::as_array_mut) {
-                list.retain(|entry| !is_replaced(entry));
+                let before = list.len();
+                list.retain(|entry| !made_of(entry).is_some_and(|(resource, _)| is_older(&resource)));
+                is_changed |= list.len() != before;
             }
         }
+        is_changed
     }
 
     /// What lists of before say, where it was never kept.

@@ -320,6 +320,11 @@ def test_an_answer_that_goes_back_to_a_replaced_deployment_is_none(pair):
     assert [said(run(30)), said(), said(run(10))] == ["id:r30 polled", "polled", ""]
     # Of what it said last, nothing is left that an answer which was refused has replaced: it would be run.
     assert [said(run(20, "a"), run(31)), said(run(10, "a"), run(40))] == ["id:a20 id:r31 polled", "id:a20"]
+    # But what is replaced by another one of the same list stays beside it.
+    assert said(run(20, "a"), run(41), run(42)) == "id:a20 id:r41 id:r42 polled"
+    heat.answers.clear()
+    status, out, _ = pair.run("os-collect-config", *start, env=C)[1]
+    assert status == 0 and all(f'"id":"{one}"'.encode() in out for one in ("a20", "r41", "r42")), out
 
 
 def test_ec2(pair):

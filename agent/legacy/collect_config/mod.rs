@@ -151,7 +151,7 @@ impl Tool {
             if options.print || options.command.is_none() {
                 return Err(Error::permanent("they name no command any more"));
             }
-            self.sources = Sources::new(&options, &self.clock)?;
+            self.sources = self.sources.renewed(&options)?;
             self.options = options;
             Ok(true)
         });

@@ -99,6 +99,17 @@ impl Sources {
         Ok(Self { http, keystone: Keystone::new(clock.clone()), clock: clock.clone(), all, order: None })
     }
 
+    /// The same by other options. What was listed before stays known.
+    ///
+    /// # Errors
+    /// As [`Sources::new`].
+    pub(super) fn renewed(&mut self, options: &Options) -> Result<Self> {
+        let mut renewed = Self::new(options, &self.clock)?;
+        renewed.order = self.order.take();
+        renewed.order.iter_mut().for_each(RunOrder::moves);
+        Ok(renewed)
+    }
+
     /// Asks all of them. Where `is_kept`, one that does not answer says what it said last (heat-protocol.md R11). On a copied disk the boot copy
     /// leads: it counts whether it is asked for or not, for the settings that name the sources are the other server's.
     pub(super) async fn collect(&mut self, cache: &Cache<'_>, owner: &Owner, is_kept: bool, log: &mut Log) -> Documents {
@@ -120,7 +131,9 @@ impl Sources {
             source.ask(cache, owner, http, clock)
         });
         let answers = concurrent::all(asking).await;
-        let mut order = is_kept.then(|| self.order.take().unwrap_or_else(|| known_order(cache, &self.all, clock, log)));
+        let known = is_kept.then(|| self.order.take().map(|order| (order, false)));
+        let (mut order, is_behind_agent) =
+            known.map(|known| known.unwrap_or_else(|| known_order(cache, &self.all, clock, log))).unzip();
         for (source, (answer, remarks)) in self.all.iter_mut().zip(answers) {
             for remark in &remarks {
                 log.warning(remark);
@@ -152,6 +165,11 @@ impl Sources {
                 }
             }
         }
+        if is_behind_agent == Some(true) {
+            // What was kept is older than what the daemon was told, which may have followed a rollback since.
+            let is_old = |source: &&mut Source| source.remote.is_some() && !source.is_current;
+            self.all.iter_mut().filter(is_old).for_each(|source| source.withdraw(options));
+        }
         // Behind all answers: any of them may know of a newer run.
         let all = self.all.iter().flat_map(|source| source.documents(order.as_ref(), options)).collect();
         if let Some(Err(error)) = order.as_mut().map(|order| cache.keep_order(order, clock)) {
@@ -175,8 +193,8 @@ impl Sources {
     }
 }
 
-/// What is known of the runs that were listed before (`collect/run_order.rs`).
-fn known_order(cache: &Cache<'_>, sources: &[Source], clock: &Clock, log: &mut Log) -> RunOrder {
+/// What is known of the runs that were listed before (`collect/run_order.rs`), and whether the daemon was told something since.
+fn known_order(cache: &Cache<'_>, sources: &[Source], clock: &Clock, log: &mut Log) -> (RunOrder, bool) {
     let remote = || sources.iter().filter(|source| source.remote.is_some()).map(|source| source.collector);
     let list = |collector: Collector| Some(entries([&cache.kept(collector.as_str())?], cache.options, collector));
     let kept = cache.open_order(clock).unwrap_or_else(|error| {
@@ -186,11 +204,16 @@ fn known_order(cache: &Cache<'_>, sources: &[Source], clock: &Clock, log: &mut L
     let mut order = kept.unwrap_or_else(|| RunOrder::of_lists(remote().filter_map(list)));
     // Where the links are put back in the place of the daemon, the first answer may lag behind what that was told.
     let root = &cache.machine.root;
-    let state = settings::check(root, None).map_or_else(|_| STATE_DIR.into(), |loaded| loaded.settings.state_dir);
-    if let Err(error) = order.take_over_from(root, &state) {
+    let unknown = |error| {
+        log.warning(&format!("whether the agent keeps its state in another place than {STATE_DIR} is not known: {error}"));
+        STATE_DIR.into()
+    };
+    let state = settings::check(root, None).map_or_else(unknown, |loaded| loaded.settings.state_dir);
+    let taken = order.take_over_from(root, &state).unwrap_or_else(|error| {
         log.warning(&format!("which deployments were listed to the agent is not known: {error}"));
-    }
-    order
+        false
+    });
+    (order, taken)
 }
 
 /// The deployments in the documents of a source. More than may be say nothing here.
@@ -233,14 +256,28 @@ impl Source {
 
     /// What it says, or said last: without what Heat has replaced since, which would be run.
     fn documents(&self, order: Option<&RunOrder>, options: &Options) -> Documents {
-        let mut documents = self.last.clone().unwrap_or_default();
-        if let Some(order) = order.filter(|_| self.remote.is_none() || !self.is_current) {
-            let keys = options.values.deployment_keys(self.collector.as_str());
-            for (_, document) in &mut documents {
-                order.remove_replaced(&keys, document);
+        let documents = self.last.clone().unwrap_or_default();
+        let Some((order, mut whole)) = order.zip(self.whole()) else { return documents };
+        let is_changed = order.remove_replaced(&options.values.deployment_keys(self.collector.as_str()), &mut whole);
+        // Those of its deployments are made of what is left.
+        if is_changed { self.collector.documents(whole, options, &mut Vec::new()) } else { documents }
+    }
+
+    /// The document of which the others are made.
+    fn whole(&self) -> Option<Value> {
+        let mut documents = self.last.iter().flatten();
+        documents.find(|(key, _)| key == self.collector.as_str()).map(|(_, document)| document.clone())
+    }
+
+    /// Lists no deployment any more until it answers.
+    fn withdraw(&mut self, options: &Options) {
+        let Some(mut whole) = self.whole() else { return };
+        for key in options.values.deployment_keys(self.collector.as_str()) {
+            if let Some(list) = whole.get_mut(&key).and_then(Value::as_array_mut) {
+                list.clear();
             }
         }
-        documents
+        self.last = Some(self.collector.documents(whole, options, &mut Vec::new()));
     }
 
     /// Finds whom to ask over the network, where that was not known: cloud-init may write later where Heat is.
