@@ -135,16 +135,15 @@ impl RunOrder {
         }
     }
 
-    /// Takes over what another collector has listed, once as long as it stays the same. Whether it did.
-    pub(super) fn take_over(&mut self, former: &RunTimes) -> bool {
+    /// Takes over what another collector has listed, once as long as it stays the same.
+    pub(super) fn take_over(&mut self, former: &RunTimes) {
         let digest = digest::of(former);
         if former.is_empty() || self.taken_over == digest {
-            return false;
+            return;
         }
         Self::add(&mut self.newest, former);
         self.doubts.clear();
         (self.taken_over, self.is_to_keep) = (digest, true);
-        true
     }
 
     /// It is to be kept in another directory from now on.
@@ -152,11 +151,11 @@ impl RunOrder {
         self.is_to_keep = true;
     }
 
-    /// Takes over what the agent itself listed, for the collector that comes after it. Whether there was anything new.
+    /// Takes over what the agent itself listed, for the collector that comes after it.
     ///
     /// # Errors
     /// If that cannot be read.
-    pub(crate) fn take_over_from(&mut self, root: &Tree, directory: &Path) -> Result<bool> {
+    pub(crate) fn take_over_from(&mut self, root: &Tree, directory: &Path) -> Result<()> {
         Self::known_in(root, directory).map(|former| self.take_over(&former))
     }
 
@@ -195,20 +194,14 @@ impl RunOrder {
         Ok(())
     }
 
-    /// Takes out of a document, which lists deployments below these keys, the runs of resources of which Heat has listed a newer one than it does. What a
-    /// source said may be older than what another one, or a refused answer, has listed since. Whether there were any.
-    pub(crate) fn remove_replaced(&self, keys: &[String], document: &mut Value) -> bool {
-        let Ok(listed) = Entries::below(keys, [&*document]) else { return false };
+    /// The ids of what a document lists below these keys, and of whose resource Heat has listed a newer run than it does: what a source said may be older
+    /// than what another one, or a refused answer, has listed since.
+    pub(crate) fn replaced(&self, keys: &[String], document: &Value) -> Vec<String> {
+        let Ok(listed) = Entries::below(keys, [document]) else { return Vec::new() };
         let is_older = |resource: &u64| self.newest.get(resource) > listed.made().get(resource);
-        let mut is_changed = false;
-        for key in keys {
-            if let Some(list) = document.get_mut(key).and_then(Value::as_array_mut) {
-                let before = list.len();
-                list.retain(|entry| !made_of(entry).is_some_and(|(resource, _)| is_older(&resource)));
-                is_changed |= list.len() != before;
-            }
-        }
-        is_changed
+        let is_replaced = |entry: &Value| made_of(entry).is_some_and(|(resource, _)| is_older(&resource));
+        let id = |entry: Value| entry.get("id").and_then(Value::as_str).map(str::to_owned);
+        listed.values().filter(is_replaced).filter_map(id).collect()
     }
 
     /// What lists of before say, where it was never kept.

@@ -96,6 +96,7 @@ fn a_kernel_without_a_module_that_a_parameter_selects_is_named() {
     node["config"]["PROXY_MODE"] = json!("ipvs");
     let dir = tempfile::tempdir().unwrap();
     let root = image(dir.path(), &[entry("w", "minion")]);
+    write(&root, "/usr/sbin/ipset", "x", 0o755);
     assert_eq!(found(&root, &document(std::slice::from_ref(&node))).1, [], "no kernel is there to be looked at");
     write(&root, "/lib/modules/6.1.0/modules.dep", "kernel/overlay.ko:\n", 0o644);
     write(&root, "/lib/modules/6.1.0/modules.builtin", "kernel/y.ko\n", 0o644);

@@ -1,5 +1,6 @@
 //! 55-heat-config: the deployments in a file, one after the other, each by the hook of its group (heat-protocol.md 4).
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
@@ -9,7 +10,7 @@ use super::hooks;
 use super::log::Log;
 use super::machine::{Machine, variable};
 use super::notify::LATER;
-use super::polled::Polled;
+use super::polled::{Polled, REPLACED};
 use crate::budgets::json::JsonRejection;
 use crate::budgets::{DOCUMENT_MEMORY, python_json};
 use crate::clock::Clock;
@@ -56,6 +57,7 @@ pub(super) fn run(_: &[String]) -> ToolResult {
         hooks: variable("HEAT_CONFIG_HOOKS"),
         notifier: Notifier::configured(),
         polled: Polled::said(),
+        replaced: variable(REPLACED).unwrap_or_default().lines().map(str::to_owned).collect(),
         clock: Clock::system(),
         log: Log::new(),
     };
@@ -105,6 +107,8 @@ struct Tool {
     notifier: Notifier,
     /// How current the list is.
     polled: Polled,
+    /// What is listed, and Heat has replaced.
+    replaced: BTreeSet<String>,
     clock: Clock,
     log: Log,
 }
@@ -196,6 +200,10 @@ impl Tool {
         }
         if work(&entry) == Work::Data {
             return Ok(true);
+        }
+        if self.replaced.contains(&id) && self.machine.root.facts(&path)?.is_none() {
+            // Another list may show that Heat asks for it again.
+            return Err(Error::transient(format!("{id} is not begun: Heat has listed a newer deployment of its resource")));
         }
         let hook = checked.and_then(|_| self.hook(entry.get("group").and_then(Value::as_str).unwrap_or_default()));
         let entry = Value::Object(entry);

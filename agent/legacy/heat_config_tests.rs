@@ -101,6 +101,7 @@ impl ToolDirectory {
             hooks: Some("/bin".to_owned()),
             notifier: Notifier { command, is_own: self.is_own },
             polled: self.polled,
+            replaced: BTreeSet::new(),
             clock: self.clock.clone(),
             log: Log::new(),
         }
@@ -313,4 +314,20 @@ fn what_was_deployed_elsewhere_is_moved_however_large_it_is() {
     assert_eq!(machine.root.list(&deployed).unwrap(), ["a.json", "a.notify.json"]);
     assert_eq!(machine.root.facts(&deployed.join("a.notify.json")).unwrap().unwrap().size, 17 << 20);
     assert!(machine.kind(&old).is_none());
+}
+
+/// Attack: the list of a source that failed was used again, although another answer had listed a newer run: the replaced one was run, and its result sent.
+#[test]
+fn what_heat_has_replaced_is_not_begun_and_what_has_been_is_left_alone() {
+    let stage = ToolDirectory::new();
+    let run = |replaced: &str| {
+        let mut tool = stage.tool();
+        tool.replaced = BTreeSet::from([replaced.to_owned()]);
+        tool.work(&[json!({"id": "a", "group": "cat", "inputs": [], "deploy_status_code": 0})])
+    };
+    let error = run("a").unwrap_err();
+    assert!(error.kind() == ErrorKind::Transient && !stage.at("deployed/a.json").exists(), "{error}");
+    run("b").unwrap();
+    assert!(stage.at("deployed/a.json").exists());
+    run("a").unwrap();
 }

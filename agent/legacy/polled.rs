@@ -10,6 +10,9 @@ use crate::clock::Timestamp;
 /// not answered, so that what it said last stands in its place.
 pub(super) const POLLED: &str = "HEAT_NODE_AGENT_POLLED";
 
+/// The variable: ids of deployments that are listed and that Heat has replaced, a line each.
+pub(super) const REPLACED: &str = "HEAT_NODE_AGENT_REPLACED";
+
 /// Seconds from a poll on in which Heat is taken to wait still for what it listed. What runs before 55-heat-config may take minutes.
 const LONGEST: i64 = 600;
 

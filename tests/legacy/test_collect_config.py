@@ -300,7 +300,7 @@ def test_an_answer_that_goes_back_to_a_replaced_deployment_is_none(pair):
 
     heat = Server({})
     start = ["--request-metadata-url", heat.url("/m"), "request", "--one-time", "--force", *CACHE,
-             "-c", "cat cache/request.json | tr -d ' \n' | grep -o '\"id\":\"[^\"]*\"'; echo ${HEAT_NODE_AGENT_POLLED:+polled}"]
+             "-c", "cat cache/request.json | tr -d ' \n' | grep -o '\"id\":\"[^\"]*\"'; echo ${HEAT_NODE_AGENT_POLLED:+polled} $HEAT_NODE_AGENT_REPLACED"]
 
     def said(*deployments: dict) -> str:
         heat.answers["/m"] = json.dumps({"deployments": deployments})
@@ -318,13 +318,13 @@ def test_an_answer_that_goes_back_to_a_replaced_deployment_is_none(pair):
     assert "doubts" not in json.loads(known.read_text())
     # Nor is it an answer behind one that lists neither.
     assert [said(run(30)), said(), said(run(10))] == ["id:r30 polled", "polled", ""]
-    # Of what it said last, nothing is left that an answer which was refused has replaced: it would be run.
-    assert [said(run(20, "a"), run(31)), said(run(10, "a"), run(40))] == ["id:a20 id:r31 polled", "id:a20"]
+    # Of what it said last, the command hears what an answer that was refused has replaced: 55-heat-config does not begin it.
+    assert [said(run(20, "a"), run(31)), said(run(10, "a"), run(40))] == ["id:a20 id:r31 polled", "id:a20 id:r31 r31"]
     # But what is replaced by another one of the same list stays beside it.
     assert said(run(20, "a"), run(41), run(42)) == "id:a20 id:r41 id:r42 polled"
     heat.answers.clear()
     status, out, _ = pair.run("os-collect-config", *start, env=C)[1]
-    assert status == 0 and all(f'"id":"{one}"'.encode() in out for one in ("a20", "r41", "r42")), out
+    assert status == 0 and all(f'"id":"{one}"'.encode() in out for one in ("a20", "r41", "r42")) and out.endswith(b"\n\n"), out
 
 
 def test_ec2(pair):

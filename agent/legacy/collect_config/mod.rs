@@ -12,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::arguments::{self, RELEASE, ToolResult};
 use super::log::Log;
 use super::machine::Machine;
-use super::polled::{POLLED, Polled};
+use super::polled::{POLLED, Polled, REPLACED};
 use crate::backoff::{Backoff, random};
 use crate::clock::Clock;
 use crate::collect::hide_boot_copies;
@@ -128,7 +128,8 @@ impl Tool {
         let files = paths.join(":");
         self.log.info(&format!("Executing {command} with OS_CONFIG_FILES={files}"));
         let shell = Child::new("/bin/sh").argument("-c").argument(SHIELDED).argument(command);
-        let status = shell.variable("OS_CONFIG_FILES", files).variable(POLLED, polled).pass()?;
+        let shell = shell.variable("OS_CONFIG_FILES", files).variable(POLLED, polled);
+        let status = shell.variable(REPLACED, self.sources.replaced(&self.options).join("\n")).pass()?;
         if status == 0 {
             cache.commit(&changed)?;
         } else {

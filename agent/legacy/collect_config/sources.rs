@@ -131,9 +131,7 @@ impl Sources {
             source.ask(cache, owner, http, clock)
         });
         let answers = concurrent::all(asking).await;
-        let known = is_kept.then(|| self.order.take().map(|order| (order, false)));
-        let (mut order, is_behind_agent) =
-            known.map(|known| known.unwrap_or_else(|| known_order(cache, &self.all, clock, log))).unzip();
+        let mut order = is_kept.then(|| self.order.take().unwrap_or_else(|| known_order(cache, &self.all, clock, log)));
         for (source, (answer, remarks)) in self.all.iter_mut().zip(answers) {
             for remark in &remarks {
                 log.warning(remark);
@@ -165,18 +163,21 @@ impl Sources {
                 }
             }
         }
-        if is_behind_agent == Some(true) {
-            // What was kept is older than what the daemon was told, which may have followed a rollback since.
-            let is_old = |source: &&mut Source| source.remote.is_some() && !source.is_current;
-            self.all.iter_mut().filter(is_old).for_each(|source| source.withdraw(options));
-        }
-        // Behind all answers: any of them may know of a newer run.
-        let all = self.all.iter().flat_map(|source| source.documents(order.as_ref(), options)).collect();
+        let all = self.all.iter().flat_map(|source| source.last.clone().unwrap_or_default()).collect();
         if let Some(Err(error)) = order.as_mut().map(|order| cache.keep_order(order, clock)) {
             log.warning(&format!("which deployments were listed cannot be kept: {error}"));
         }
         self.order = order;
         all
+    }
+
+    /// The ids of deployments that are listed, of whose resources some answer has listed a newer one.
+    pub(super) fn replaced(&self, options: &Options) -> Vec<String> {
+        let of = |source: &Source| {
+            let keys = options.values.deployment_keys(source.collector.as_str());
+            Some(self.order.as_ref()?.replaced(&keys, &source.whole()?))
+        };
+        self.all.iter().filter_map(of).flatten().collect()
     }
 
     /// Whether there is a list of deployments, and in the last round its source has answered: of several that have a list by the same
@@ -193,8 +194,8 @@ impl Sources {
     }
 }
 
-/// What is known of the runs that were listed before (`collect/run_order.rs`), and whether the daemon was told something since.
-fn known_order(cache: &Cache<'_>, sources: &[Source], clock: &Clock, log: &mut Log) -> (RunOrder, bool) {
+/// What is known of the runs that were listed before (`collect/run_order.rs`).
+fn known_order(cache: &Cache<'_>, sources: &[Source], clock: &Clock, log: &mut Log) -> RunOrder {
     let remote = || sources.iter().filter(|source| source.remote.is_some()).map(|source| source.collector);
     let list = |collector: Collector| Some(entries([&cache.kept(collector.as_str())?], cache.options, collector));
     let kept = cache.open_order(clock).unwrap_or_else(|error| {
@@ -209,11 +210,10 @@ fn known_order(cache: &Cache<'_>, sources: &[Source], clock: &Clock, log: &mut L
         STATE_DIR.into()
     };
     let state = settings::check(root, None).map_or_else(unknown, |loaded| loaded.settings.state_dir);
-    let taken = order.take_over_from(root, &state).unwrap_or_else(|error| {
+    if let Err(error) = order.take_over_from(root, &state) {
         log.warning(&format!("which deployments were listed to the agent is not known: {error}"));
-        false
-    });
-    (order, taken)
+    }
+    order
 }
 
 /// The deployments in the documents of a source. More than may be say nothing here.
@@ -254,30 +254,10 @@ impl Source {
         Self { collector, remote: None, last: None, is_current: false }
     }
 
-    /// What it says, or said last: without what Heat has replaced since, which would be run.
-    fn documents(&self, order: Option<&RunOrder>, options: &Options) -> Documents {
-        let documents = self.last.clone().unwrap_or_default();
-        let Some((order, mut whole)) = order.zip(self.whole()) else { return documents };
-        let is_changed = order.remove_replaced(&options.values.deployment_keys(self.collector.as_str()), &mut whole);
-        // Those of its deployments are made of what is left.
-        if is_changed { self.collector.documents(whole, options, &mut Vec::new()) } else { documents }
-    }
-
     /// The document of which the others are made.
     fn whole(&self) -> Option<Value> {
         let mut documents = self.last.iter().flatten();
         documents.find(|(key, _)| key == self.collector.as_str()).map(|(_, document)| document.clone())
-    }
-
-    /// Lists no deployment any more until it answers.
-    fn withdraw(&mut self, options: &Options) {
-        let Some(mut whole) = self.whole() else { return };
-        for key in options.values.deployment_keys(self.collector.as_str()) {
-            if let Some(list) = whole.get_mut(&key).and_then(Value::as_array_mut) {
-                list.clear();
-            }
-        }
-        self.last = Some(self.collector.documents(whole, options, &mut Vec::new()));
     }
 
     /// Finds whom to ask over the network, where that was not known: cloud-init may write later where Heat is.
