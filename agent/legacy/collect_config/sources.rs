@@ -132,6 +132,7 @@ impl Sources {
         });
         let answers = concurrent::all(asking).await;
         let mut order = is_kept.then(|| self.order.take().unwrap_or_else(|| known_order(cache, &self.all, clock, log)));
+        let mut all = Documents::new();
         for (source, (answer, remarks)) in self.all.iter_mut().zip(answers) {
             for remark in &remarks {
                 log.warning(remark);
@@ -162,8 +163,8 @@ impl Sources {
                     source.last = source.last.take().or_else(kept);
                 }
             }
+            all.extend(source.last.iter().flatten().cloned());
         }
-        let all = self.all.iter().flat_map(|source| source.last.clone().unwrap_or_default()).collect();
         if let Some(Err(error)) = order.as_mut().map(|order| cache.keep_order(order, clock)) {
             log.warning(&format!("which deployments were listed cannot be kept: {error}"));
         }
@@ -209,7 +210,7 @@ fn known_order(cache: &Cache<'_>, sources: &[Source], clock: &Clock, log: &mut L
         log.warning(&format!("whether the agent keeps its state in another place than {STATE_DIR} is not known: {error}"));
         STATE_DIR.into()
     };
-    let state = settings::check(root, None).map_or_else(unknown, |loaded| loaded.settings.state_dir);
+    let state = settings::load(root, None).map_or_else(unknown, |loaded| loaded.settings.state_dir);
     if let Err(error) = order.take_over_from(root, &state) {
         log.warning(&format!("which deployments were listed to the agent is not known: {error}"));
     }
