@@ -192,10 +192,10 @@ fn resource_of(entry: &Value) -> Option<Resource> {
     Some((input(entry, "deploy_stack_id")?, input(entry, "deploy_resource_name")?))
 }
 
-/// When an entry was made, by the hash of its stack and resource.
-pub(super) fn made_of(entry: &Value) -> Option<(u64, Timestamp)> {
-    let made = entry.get("creation_time").and_then(Value::as_str)?;
-    Some((hash_of(&resource_of(entry)?), Timestamp::parse_rfc3339(made)?))
+/// The hash of an entry's stack and resource, where it says when it was made.
+pub(super) fn dated_resource(entry: &Value) -> Option<u64> {
+    Timestamp::parse_rfc3339(entry.get("creation_time").and_then(Value::as_str)?)?;
+    resource_of(entry).map(|resource| hash_of(&resource))
 }
 
 /// The text of an input.

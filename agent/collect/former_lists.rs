@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::document;
 use super::entries::Entries;
 use super::run_order::{RunOrder, RunTimes};
-use super::section::{DEPLOYMENT_KEY, DEPLOYMENTS};
+use super::section::{DEPLOYMENT_KEY, deployment_keys};
 use crate::budgets::DOCUMENT_BYTES;
 use crate::error::{Context, Error, Result};
 use crate::files::Tree;
@@ -38,7 +38,8 @@ impl FormerPlace {
     /// By os-collect-config.conf.
     pub(super) fn of(config: &OsCollectConfig) -> Self {
         let directory = config.get("DEFAULT", "cachedir").unwrap_or(DIRECTORY).into();
-        Self { directory, keys: SourceName::REMOTE.map(|source| keys(config, source)).into() }
+        let given = |section: &str| config.all(section, DEPLOYMENT_KEY).map(str::to_owned).collect();
+        Self { directory, keys: SourceName::REMOTE.map(|source| deployment_keys(source.as_str(), given)).into() }
     }
 }
 
@@ -59,13 +60,6 @@ impl FormerLists {
             Err(error) => self.unread.push(error),
         }
     }
-}
-
-/// The keys below which a document of this source lists deployments (heat-protocol.md R19).
-fn keys(config: &OsCollectConfig, source: SourceName) -> Vec<String> {
-    let below = |section: &str| -> Vec<String> { config.all(section, DEPLOYMENT_KEY).map(str::to_owned).collect() };
-    let given = [source.as_str(), "DEFAULT"].into_iter().map(below).find(|keys| !keys.is_empty());
-    given.unwrap_or_else(|| vec![DEPLOYMENTS.to_owned()])
 }
 
 /// What a document lists; nothing where there is none.

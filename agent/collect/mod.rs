@@ -71,6 +71,7 @@ pub use own_credentials::OwnCredentials;
 use poll::{AnswerStanding, PollCache};
 pub(crate) use run_order::RunOrder;
 use section::DEPLOYMENTS;
+pub(crate) use section::{DEPLOYMENT_KEY, deployment_keys};
 pub use single::SingleSource;
 pub use snapshot::{AuthoritativeAnswer, Snapshot, SourceState};
 use source::{PollOutcome, Polled, Source};

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::entries::{Entries, Resource, made_of};
+use super::entries::{Entries, Resource, dated_resource};
 use crate::budgets::DEPLOYMENTS;
 use crate::clock::{Clock, Moment, Timestamp, millis, uptime};
 use crate::digest;
@@ -199,7 +199,7 @@ impl RunOrder {
     pub(crate) fn replaced(&self, keys: &[String], document: &Value) -> Vec<String> {
         let Ok(listed) = Entries::below(keys, [document]) else { return Vec::new() };
         let is_older = |resource: &u64| self.newest.get(resource) > listed.made().get(resource);
-        let is_replaced = |entry: &Value| made_of(entry).is_some_and(|(resource, _)| is_older(&resource));
+        let is_replaced = |entry: &Value| dated_resource(entry).is_some_and(|resource| is_older(&resource));
         let id = |entry: Value| entry.get("id").and_then(Value::as_str).map(str::to_owned);
         listed.values().filter(is_replaced).filter_map(id).collect()
     }

@@ -9,7 +9,13 @@ use crate::settings::source_name::SourceName;
 pub(super) const DEPLOYMENTS: &str = "deployments";
 
 /// The setting that names a source's lists of deployments. Where it is not set for the source, the one for all sources holds.
-pub(super) const DEPLOYMENT_KEY: &str = "deployment_key";
+pub(crate) const DEPLOYMENT_KEY: &str = "deployment_key";
+
+/// The keys below which the documents of a source list deployments (heat-protocol.md R19). `given`: the values of that setting in a section.
+pub(crate) fn deployment_keys(source: &str, given: impl Fn(&str) -> Vec<String>) -> Vec<String> {
+    let keys = [source, "DEFAULT"].into_iter().map(given).find(|keys| !keys.is_empty());
+    keys.unwrap_or_else(|| vec![DEPLOYMENTS.to_owned()])
+}
 
 /// The settings that one document has for one source; any of them may be missing. None is empty.
 #[derive(Clone, Default, PartialEq, Eq)]

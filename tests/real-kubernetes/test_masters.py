@@ -46,6 +46,13 @@ LOGGED = re.compile(r" masters/(\S+) (-?\d+)/(-?\d+)/(\d+) \d+ (\S\S) \d+/\d+/\d
 TEMPLATE = {part: value for part, value in pod("web", "w1", "netexec", "--http-port=8080").items() if part in ("metadata", "spec")}
 WEB = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
        "spec": {"replicas": 1, "selector": {"matchLabels": {"name": "web"}}, "template": TEMPLATE}}
+REQUEST = '{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}'
+
+
+def new_pair() -> dict:
+    """Both parameters of a pair of keys for the tokens of service accounts."""
+    private = run("openssl", "genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048").stdout
+    return {"KUBE_SERVICE_ACCOUNT_PRIVATE_KEY": private, "KUBE_SERVICE_ACCOUNT_KEY": run("openssl", "pkey", "-pubout", input=private).stdout}
 
 
 class Cluster(RealCluster):
@@ -253,9 +260,6 @@ def test_a_master_whose_api_server_is_stopped_stays_ready_and_goes_back_to_it(cl
     cluster.kubectl("delete", "pod,service", "echo")
 
 
-REQUEST = '{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}'
-
-
 def token_of(node: RealNode) -> str:
     """Of a service account, signed by this master's API server."""
     path = "/api/v1/namespaces/default/serviceaccounts/default/token"
@@ -266,11 +270,6 @@ def answer(node: RealNode, token: str) -> str:
     """What this master's API server makes of it: a status of HTTP."""
     return node.host.exec("curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "--cacert", "/etc/kubernetes/certs/ca.crt",
                           "-H", f"Authorization: Bearer {token}", "https://127.0.0.1:6443/version").stdout
-
-
-def new_pair() -> dict:
-    private = run("openssl", "genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048").stdout
-    return {"KUBE_SERVICE_ACCOUNT_PRIVATE_KEY": private, "KUBE_SERVICE_ACCOUNT_KEY": run("openssl", "pkey", "-pubout", input=private).stdout}
 
 
 def wrong_keys(node: RealNode) -> list[str]:

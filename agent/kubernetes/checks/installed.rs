@@ -86,6 +86,11 @@ impl ProgramVerdict {
     fn refused(cause: String, remedy: String) -> Self {
         Self { refused: vec![cause], remedy, ..Self::default() }
     }
+
+    /// It is about a program that this one runs.
+    fn of_helper(self, helper: &'static str) -> Self {
+        Self { helper: Some(helper), ..self }
+    }
 }
 
 /// The programs of a node's units, as far as it matters of which release they are.
@@ -150,11 +155,11 @@ pub fn needs_forwarder(spec: &NodeSpec) -> bool {
 /// What it means that it is not there.
 #[must_use]
 pub fn lacks_forwarder() -> ProgramVerdict {
-    let verdict = ProgramVerdict::warning(
+    ProgramVerdict::warning(
         format!("{FORWARDER} is not installed: `kubectl port-forward` to pods of this node fails"),
         format!("install {FORWARDER} in the image; the kubelet runs it where it uses docker without cri-dockerd"),
-    );
-    ProgramVerdict { helper: Some(FORWARDER), ..verdict }
+    )
+    .of_helper(FORWARDER)
 }
 
 /// The program by which kube-proxy keeps, in mode ipvs, the sets of addresses that its rules match. It looks for it in its own PATH, and without it uses
@@ -170,11 +175,11 @@ pub fn needs_sets(spec: &NodeSpec) -> bool {
 /// What it means that it is not there.
 #[must_use]
 pub fn lacks_sets() -> ProgramVerdict {
-    let verdict = ProgramVerdict::refused(
+    ProgramVerdict::refused(
         format!("{SETS} is not installed: kube-proxy does not work in mode ipvs without it"),
         format!("install {SETS} in the image, or give another mode"),
-    );
-    ProgramVerdict { helper: Some(SETS), ..verdict }
+    )
+    .of_helper(SETS)
 }
 
 /// Where a unit finds the program, by the text of its unit file or drop-in: a path, or a name that systemd looks up. None where

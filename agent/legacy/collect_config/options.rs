@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::super::arguments::{Given, Switch, Takes};
 use super::super::machine::{Machine, variable};
+use crate::collect::{DEPLOYMENT_KEY, deployment_keys};
 use crate::digest;
 use crate::error::{Context, Error, Result};
 use crate::files::{FileKind, READ_LIMIT};
@@ -210,9 +211,7 @@ impl Values {
 
     /// The keys of lists of deployments for a source (heat-protocol.md R19).
     pub(super) fn deployment_keys(&self, source: &str) -> Vec<String> {
-        let own = self.all(source, "deployment_key");
-        let keys = if own.is_empty() { self.all("DEFAULT", "deployment_key") } else { own };
-        if keys.is_empty() { vec!["deployments".to_owned()] } else { keys }
+        deployment_keys(source, |section| self.all(section, DEPLOYMENT_KEY))
     }
 
     /// A number of seconds.

@@ -176,7 +176,7 @@ impl Sources {
     pub(super) fn replaced(&self, options: &Options) -> Vec<String> {
         let of = |source: &Source| {
             let keys = options.values.deployment_keys(source.collector.as_str());
-            Some(self.order.as_ref()?.replaced(&keys, &source.whole()?))
+            Some(self.order.as_ref()?.replaced(&keys, source.whole()?))
         };
         self.all.iter().filter_map(of).flatten().collect()
     }
@@ -256,9 +256,9 @@ impl Source {
     }
 
     /// The document of which the others are made.
-    fn whole(&self) -> Option<Value> {
+    fn whole(&self) -> Option<&Value> {
         let mut documents = self.last.iter().flatten();
-        documents.find(|(key, _)| key == self.collector.as_str()).map(|(_, document)| document.clone())
+        documents.find(|(key, _)| key == self.collector.as_str()).map(|(_, document)| document)
     }
 
     /// Finds whom to ask over the network, where that was not known: cloud-init may write later where Heat is.
