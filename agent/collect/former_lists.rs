@@ -1,14 +1,13 @@
 //! What the collector before the agent has listed: os-collect-config's own record, and that of the agent in its place (docs/migrate.md).
 //!
-//! In: the directory in which that collector keeps what its sources said. Out: when the newest run of each resource was made that it was told of. Never: a
+//! In: the directory in which that collector keeps what its sources said. Out: the newest run of each resource that it was told of. Never: a
 //! deployment that is run because it stands there, for Heat may have withdrawn it since.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::document;
 use super::entries::Entries;
-use super::run_order::{RunOrder, RunTimes};
+use super::run_order::{LastRuns, RunOrder};
 use super::section::{DEPLOYMENT_KEY, deployment_keys};
 use crate::budgets::DOCUMENT_BYTES;
 use crate::error::{Context, Error, Result};
@@ -29,7 +28,7 @@ pub(super) struct FormerPlace {
 /// What was listed.
 #[derive(Default)]
 pub(super) struct FormerLists {
-    pub(super) newest: RunTimes,
+    pub(super) runs: LastRuns,
     /// Files that cannot be understood.
     pub(super) unread: Vec<Error>,
 }
@@ -54,17 +53,19 @@ impl FormerLists {
         lists
     }
 
-    fn add(&mut self, listed: Result<RunTimes>) {
+    fn add(&mut self, listed: Result<LastRuns>) {
         match listed {
-            Ok(listed) => RunOrder::add(&mut self.newest, &listed),
+            Ok(listed) => {
+                RunOrder::add(&mut self.runs, &listed);
+            }
             Err(error) => self.unread.push(error),
         }
     }
 }
 
 /// What a document lists; nothing where there is none.
-fn listed(root: &Tree, path: &Path, keys: &[String]) -> Result<RunTimes> {
-    let Some(bytes) = root.read(path, DOCUMENT_BYTES as u64)? else { return Ok(BTreeMap::new()) };
+fn listed(root: &Tree, path: &Path, keys: &[String]) -> Result<LastRuns> {
+    let Some(bytes) = root.read(path, DOCUMENT_BYTES as u64)? else { return Ok(LastRuns::new()) };
     let entries = document::parse(&bytes).and_then(|document| Entries::below(keys, [&document]));
-    entries.map(|entries| entries.made().clone()).context(|| format!("reading {}", path.display()))
+    entries.map(|entries| RunOrder::runs_of(&entries)).context(|| format!("reading {}", path.display()))
 }

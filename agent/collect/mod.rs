@@ -241,13 +241,13 @@ impl Collector {
         if self.files.config.former_place.as_deref() == Some(&place) {
             return;
         }
-        let FormerLists { newest, unread } = FormerLists::read(&self.root, &place);
+        let FormerLists { runs, unread } = FormerLists::read(&self.root, &place);
         self.files.config.former_place = Some(Box::new(place));
         for error in unread {
             let event = Event::new(Code::FormerListUnread, "what the replaced collector has listed is not known");
             self.report.emit(event.phase(Phase::Metadata).error(&error));
         }
-        self.order.take_over(&newest);
+        self.order.take_over(&runs);
     }
 
     /// Why the file that configures the node was never read in this run; `None` where there is no such file in use, or it was.

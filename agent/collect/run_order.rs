@@ -7,6 +7,9 @@
 //!
 //! Heat itself goes back to an earlier run only where it rolls back an update that had replaced the deployment's resource. So what a source goes on to
 //! answer for [`CONFIRMED_AFTER`], while nobody lists the newer run, is what Heat says.
+//!
+//! The agent and os-collect-config by its link each keep such a record, and each reads the other's where it takes its place. What is known of a resource is
+//! therefore ordered by itself ([`LastRun`]): of two records the one counts that has seen more, whoever wrote it, and however often they are exchanged.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -18,7 +21,6 @@ use serde_json::Value;
 use super::entries::{Entries, Resource, dated_resource};
 use crate::budgets::DEPLOYMENTS;
 use crate::clock::{Clock, Moment, Timestamp, millis, uptime};
-use crate::digest;
 use crate::error::{Error, Result};
 use crate::files::{Attributes, Tree};
 use crate::report::text::shortened;
@@ -35,18 +37,45 @@ pub(super) const STATE: &str = "cache/order.json";
 /// Another number at each boot, within which the time that the machine is up tells how long ago something was, whatever the clock was set to.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
-/// When the newest run of each resource was made, by the hash of stack and resource ([`Entries::made`]).
-pub(super) type RunTimes = BTreeMap<u64, Timestamp>;
+/// When a run of each resource was made, by the hash of stack and resource ([`Entries::made`]).
+type RunTimes = BTreeMap<u64, Timestamp>;
 
-/// When the newest run of each resource was made that was ever listed.
+/// What is known of the runs of a resource. Of two the greater one has seen more: first by the newest run that it knows, then by how often Heat went back
+/// since that one, then by the run that is in force.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct LastRun {
+    /// When the newest run was made that was ever listed.
+    newest: Timestamp,
+    /// How often an earlier run was confirmed since then.
+    rollbacks: u32,
+    /// When the run was made that is in force: that one, or an earlier one that was confirmed.
+    made: Timestamp,
+}
+
+impl LastRun {
+    fn new(made: Timestamp) -> Self {
+        Self { newest: made, rollbacks: 0, made }
+    }
+
+    /// A list has it that is not to be doubted.
+    fn listed(self, made: Timestamp) -> Self {
+        if made > self.newest {
+            return Self::new(made);
+        }
+        Self { made, rollbacks: self.rollbacks.saturating_add(u32::from(made < self.made)), ..self }
+    }
+}
+
+/// The same of each resource, by the hash of stack and resource.
+pub(super) type LastRuns = BTreeMap<u64, LastRun>;
+
+/// The run of each resource that is in force, by what was ever listed.
 #[derive(Default)]
 pub(crate) struct RunOrder {
-    newest: RunTimes,
+    runs: LastRuns,
     /// For each resource: for how long an earlier run has been listed, where neither the newer one was listed nor another list of that source believed
     /// meanwhile.
     doubts: BTreeMap<u64, Doubt>,
-    /// The digest of what another collector had listed, as far as it is known here: what was not believed of it any more must not come back.
-    taken_over: String,
     /// Whether what is on disk is not what is to be there.
     is_to_keep: bool,
 }
@@ -86,12 +115,24 @@ struct KeptDoubt {
 /// As it lies on disk.
 #[derive(serde::Serialize, serde::Deserialize)]
 struct KeptOrder {
-    newest: RunTimes,
+    /// When the run of each resource was made that is in force.
+    made: RunTimes,
+    /// Where Heat went back to it: when the newest one was made, and how often it did.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    rollbacks: BTreeMap<u64, (Timestamp, u32)>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     doubts: BTreeMap<u64, KeptDoubt>,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    taken_over: String,
     boot: String,
+}
+
+impl KeptOrder {
+    fn runs(&self) -> LastRuns {
+        let run = |(resource, made): (&u64, &Timestamp)| {
+            let (newest, rollbacks) = self.rollbacks.get(resource).copied().unwrap_or((*made, 0));
+            (*resource, LastRun { newest, rollbacks, made: *made })
+        };
+        self.made.iter().map(run).collect()
+    }
 }
 
 /// What is the same until the next boot.
@@ -106,7 +147,7 @@ impl RunOrder {
     /// If it cannot be read: then what is kept of the lists themselves says it ([`RunOrder::of_lists`]).
     pub(crate) fn open(state: &Tree, clock: &Clock) -> Result<Option<Self>> {
         let Some(kept) = state.read_json::<KeptOrder>(Path::new(STATE))? else { return Ok(None) };
-        let KeptOrder { newest, doubts, taken_over, boot: of } = kept;
+        let (runs, KeptOrder { doubts, boot: of, .. }) = (kept.runs(), kept);
         let (boot, now) = (boot(), millis(uptime()));
         // Nobody knows how long before a boot it was; one that is asked once a boot is to follow in the end, too.
         let is_this_boot = !boot.is_empty() && of == boot;
@@ -116,34 +157,39 @@ impl RunOrder {
             ..Doubt::new(&kept.source, clock)
         };
         let doubts = doubts.into_iter().map(|(resource, kept)| (resource, doubt(kept))).collect();
-        Ok(Some(Self { newest, doubts, taken_over, is_to_keep: false }))
+        Ok(Some(Self { runs, doubts, is_to_keep: false }))
     }
 
-    /// The newest runs that another collector keeps in its directory; none where it keeps nothing.
+    /// What another collector keeps in its directory; nothing where it keeps nothing.
     ///
     /// # Errors
     /// If that cannot be read.
-    pub(super) fn known_in(root: &Tree, directory: &Path) -> Result<RunTimes> {
-        Ok(root.read_json::<KeptOrder>(&directory.join(STATE))?.map(|kept| kept.newest).unwrap_or_default())
+    pub(super) fn known_in(root: &Tree, directory: &Path) -> Result<LastRuns> {
+        Ok(root.read_json::<KeptOrder>(&directory.join(STATE))?.map(|kept| kept.runs()).unwrap_or_default())
     }
 
-    /// Adds what was listed, where it is newer.
-    pub(super) fn add(newest: &mut RunTimes, listed: &RunTimes) {
-        for (resource, made) in listed {
-            let known = newest.entry(*resource).or_default();
-            *known = (*made).max(*known);
-        }
+    /// What a list says by itself.
+    pub(super) fn runs_of(list: &Entries) -> LastRuns {
+        list.made().iter().map(|(resource, made)| (*resource, LastRun::new(*made))).collect()
     }
 
-    /// Takes over what another collector has listed, once as long as it stays the same.
-    pub(super) fn take_over(&mut self, former: &RunTimes) {
-        let digest = digest::of(former);
-        if former.is_empty() || self.taken_over == digest {
-            return;
+    /// Adds what has seen more. Whether anything has.
+    pub(super) fn add(runs: &mut LastRuns, others: &LastRuns) -> bool {
+        let mut is_changed = false;
+        for (resource, other) in others {
+            let known = runs.entry(*resource).or_default();
+            is_changed |= *other > *known;
+            *known = (*other).max(*known);
         }
-        Self::add(&mut self.newest, former);
-        self.doubts.clear();
-        (self.taken_over, self.is_to_keep) = (digest, true);
+        is_changed
+    }
+
+    /// Takes over what another collector has listed.
+    pub(super) fn take_over(&mut self, former: &LastRuns) {
+        if Self::add(&mut self.runs, former) {
+            self.doubts.clear();
+            self.is_to_keep = true;
+        }
     }
 
     /// It is to be kept in another directory from now on.
@@ -166,9 +212,9 @@ impl RunOrder {
     pub(crate) fn check(&mut self, list: &Entries, source: &str, clock: &Clock) -> Result<()> {
         let mut refused = None;
         for (resource, made) in list.made() {
-            if self.newest.get(resource).is_none_or(|newest| newest <= made) {
+            if self.runs.get(resource).is_none_or(|known| known.made <= *made) {
                 // Whatever else the list says: this run there is.
-                self.is_to_keep |= self.newest.insert(*resource, *made) != Some(*made);
+                self.is_to_keep |= self.listed(*resource, *made);
                 self.is_to_keep |= self.doubts.remove(resource).is_some();
                 continue;
             }
@@ -184,7 +230,9 @@ impl RunOrder {
             return Err(self.older(list, resource, made));
         }
         // What was in doubt is believed.
-        self.newest.extend(list.made());
+        for (resource, made) in list.made() {
+            self.listed(*resource, *made);
+        }
         // Also of what this list does not name: its source is up to date, and its next answer that is older begins a time of its own. Another source may
         // list other deployments.
         let before = self.doubts.len();
@@ -194,21 +242,30 @@ impl RunOrder {
         Ok(())
     }
 
-    /// The ids of what a document lists below these keys, and of whose resource Heat has listed a newer run than it does: what a source said may be older
-    /// than what another one, or a refused answer, has listed since.
+    /// A run of a resource is in force. Whether that was not known.
+    fn listed(&mut self, resource: u64, made: Timestamp) -> bool {
+        let known = self.runs.get(&resource).copied();
+        let run = known.map_or(LastRun::new(made), |known| known.listed(made));
+        self.runs.insert(resource, run);
+        known != Some(run)
+    }
+
+    /// The ids of what a document lists below these keys, and of whose resource another run is in force: what a source said may be older than what another
+    /// one, or a refused answer, has listed since, and may have been withdrawn by a rollback.
     pub(crate) fn replaced(&self, keys: &[String], document: &Value) -> Vec<String> {
         let Ok(listed) = Entries::below(keys, [document]) else { return Vec::new() };
-        let is_older = |resource: &u64| self.newest.get(resource) > listed.made().get(resource);
-        let is_replaced = |entry: &Value| dated_resource(entry).is_some_and(|resource| is_older(&resource));
+        let is_another =
+            |resource: &u64| self.runs.get(resource).is_some_and(|run| listed.made().get(resource) != Some(&run.made));
+        let is_replaced = |entry: &Value| dated_resource(entry).is_some_and(|resource| is_another(&resource));
         let id = |entry: Value| entry.get("id").and_then(Value::as_str).map(str::to_owned);
         listed.values().filter(is_replaced).filter_map(id).collect()
     }
 
     /// What lists of before say, where it was never kept.
     pub(crate) fn of_lists(lists: impl IntoIterator<Item = impl Borrow<Entries>>) -> Self {
-        let mut newest = RunTimes::new();
-        lists.into_iter().for_each(|list| Self::add(&mut newest, list.borrow().made()));
-        Self { is_to_keep: !newest.is_empty(), newest, ..Self::default() }
+        let mut order = Self::default();
+        lists.into_iter().for_each(|list| order.take_over(&Self::runs_of(list.borrow())));
+        order
     }
 
     /// Whether what is on disk is not what is to be there.
@@ -231,7 +288,10 @@ impl RunOrder {
             source: doubt.source.clone(),
         };
         let doubts = self.doubts.iter().map(|(resource, one)| (*resource, doubt(one))).collect();
-        let kept = KeptOrder { newest: self.newest.clone(), doubts, taken_over: self.taken_over.clone(), boot: boot() };
+        let made = self.runs.iter().map(|(resource, run)| (*resource, run.made)).collect();
+        let gone_back = self.runs.iter().filter(|(_, run)| run.newest != run.made || run.rollbacks > 0);
+        let rollbacks = gone_back.map(|(resource, run)| (*resource, (run.newest, run.rollbacks))).collect();
+        let kept = KeptOrder { made, rollbacks, doubts, boot: boot() };
         state.create_dir(Path::new("cache"), Attributes::mode(0o700))?;
         state.write_json(Path::new(STATE), &kept, Attributes::mode(0o600))?;
         self.is_to_keep = false;
@@ -241,7 +301,7 @@ impl RunOrder {
     fn older(&self, list: &Entries, resource: u64, made: Timestamp) -> Error {
         let shown = |(stack, name): &Resource| format!("{} of stack {}", shortened(name, 64), shortened(stack, 100));
         let name = list.resource(resource).map(shown).unwrap_or_default();
-        let newer = self.newest.get(&resource).map(|newest| newest.rfc3339()).unwrap_or_default();
+        let newer = self.runs.get(&resource).map(|run| run.made.rfc3339()).unwrap_or_default();
         Error::transient(format!(
             "the answer is older than one before it: it lists a deployment of resource {name} that was made at {}, where one of {newer} was listed",
             made.rfc3339()
@@ -256,15 +316,15 @@ impl RunOrder {
 
     /// Of resources that are listed no more, the ones that were made first go first.
     fn prune(&mut self, list: &Entries) {
-        let surplus = self.newest.len().saturating_sub(2 * DEPLOYMENTS);
+        let surplus = self.runs.len().saturating_sub(2 * DEPLOYMENTS);
         if surplus == 0 {
             return;
         }
-        let others = self.newest.iter().filter(|(resource, _)| !list.made().contains_key(resource));
-        let mut others: Vec<(Timestamp, u64)> = others.map(|(resource, made)| (*made, *resource)).collect();
+        let others = self.runs.iter().filter(|(resource, _)| !list.made().contains_key(resource));
+        let mut others: Vec<(Timestamp, u64)> = others.map(|(resource, run)| (run.made, *resource)).collect();
         others.sort_unstable();
         for (_, resource) in others.into_iter().take(surplus) {
-            self.newest.remove(&resource);
+            self.runs.remove(&resource);
             self.doubts.remove(&resource);
         }
     }
@@ -391,6 +451,55 @@ mod tests {
         assert!(RunOrder::open(&state, &clock).is_err());
     }
 
+    /// Attack: os-collect-config by link had listed the newer run, which its command did not begin; the daemon in its place followed the rollback; by link
+    /// again, the withdrawn run was begun, for the greater time counted.
+    #[test]
+    fn of_two_records_that_are_exchanged_the_one_that_followed_heat_counts() {
+        let clock = Clock::manual(Timestamp(100_000));
+        let (dir, first, second) = (tempfile::tempdir().unwrap(), Path::new("links"), Path::new("daemon"));
+        let tree = Tree::open(dir.path()).unwrap();
+        let life = |own: &Path, other: &Path, of: &mut dyn FnMut(&mut RunOrder)| {
+            tree.create_dir(own, Attributes::mode(0o700)).unwrap();
+            let state = tree.subtree(own).unwrap();
+            let mut order = RunOrder::open(&state, &clock).unwrap().unwrap_or_default();
+            order.take_over_from(&tree, other).unwrap();
+            of(&mut order);
+            order.keep(&state, &clock).unwrap();
+        };
+        let follow = |to: u64| {
+            let (clock, list) = (&clock, list(&[("b", to)]));
+            move |order: &mut RunOrder| {
+                while order.check(&list, "cfn", clock).is_err() {
+                    clock.advance(LONGEST_GAP);
+                }
+            }
+        };
+        let document = |run: u64| json!({"d": list(&[("b", run)]).values().collect::<Vec<_>>()});
+        let replaced = |order: &RunOrder, run: u64| order.replaced(&["d".to_owned()], &document(run));
+        life(first, second, &mut follow(20));
+        life(second, first, &mut follow(10));
+        // Again and again, in whatever order: nothing that is exchanged brings it back.
+        for (own, other) in [(first, second), (second, first), (first, second), (first, second)] {
+            life(own, other, &mut |order| {
+                assert_eq!((replaced(order, 20), replaced(order, 10)), (vec!["b-20".to_owned()], vec![]));
+                order.check(&list(&[("b", 10)]), "cfn", &clock).unwrap();
+            });
+        }
+        // Heat asks for it again; then a newer one is replaced by each of them in turn.
+        for (own, other, run) in
+            [(first, second, 20), (second, first, 15), (first, second, 30), (second, first, 29), (first, second, 9)]
+        {
+            life(own, other, &mut follow(run));
+            life(other, own, &mut |order| assert_eq!(order.runs.values().next().unwrap().made, Timestamp(run * 1000), "{run}"));
+        }
+        // What a collector without such a record has listed counts where it is news.
+        let mut order = RunOrder::open(&tree.subtree(first).unwrap(), &clock).unwrap().unwrap();
+        for (run, in_force) in [(30, 9), (20, 9), (31, 31)] {
+            order.take_over(&RunOrder::runs_of(&list(&[("b", run)])));
+            assert_eq!(order.runs.values().next().unwrap().made, Timestamp(in_force * 1000), "{run}");
+        }
+    }
+
     #[test]
     fn no_more_is_remembered_than_two_lists_may_have() {
         let clock = Clock::manual(Timestamp(100_000));
@@ -399,7 +508,7 @@ mod tests {
             let names: Vec<_> = (0..DEPLOYMENTS).map(|n| format!("{round}-{n}")).collect();
             let entries: Vec<_> = names.iter().map(|name| (name.as_str(), 10 + round)).collect();
             order.check(&list(&entries), "cfn", &clock).unwrap();
-            assert!(order.newest.len() <= 2 * DEPLOYMENTS);
+            assert!(order.runs.len() <= 2 * DEPLOYMENTS);
         }
         assert!(
             order.check(&list(&[("3-0", 1)]), "cfn", &clock).is_err() && order.check(&list(&[("0-0", 1)]), "cfn", &clock).is_ok()
@@ -410,7 +519,7 @@ mod tests {
             let names: Vec<_> = (1..DEPLOYMENTS).map(|n| format!("{round}-{n}")).collect();
             let entries: Vec<_> = names.iter().map(|name| (name.as_str(), 30 + round)).chain([("x", 10)]).collect();
             assert!(order.check(&list(&entries), "cfn", &clock).is_err());
-            assert!(order.newest.len() <= 2 * DEPLOYMENTS && order.doubts.len() == 1);
+            assert!(order.runs.len() <= 2 * DEPLOYMENTS && order.doubts.len() == 1);
         }
     }
 }

@@ -54,7 +54,9 @@ pub(super) fn run(arguments: &[String]) -> ToolResult {
     if let Destination::Url { insecure, .. } = &mut destination {
         *insecure = is_insecure;
     }
-    runtime()?.block_on(deliver(Tls { ca_file, allow_insecure: is_insecure }, &destination, &body, TRIES))?;
+    runtime()?
+        .block_on(deliver(Tls { ca_file, allow_insecure: is_insecure }, &destination, &body, TRIES))
+        .map_err(|failed| failed.error)?;
     Ok(0)
 }
 

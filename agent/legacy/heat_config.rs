@@ -9,7 +9,7 @@ use super::arguments::ToolResult;
 use super::hooks;
 use super::log::Log;
 use super::machine::{Machine, variable};
-use super::notify::LATER;
+use super::notify::{DOUBTFUL, LATER};
 use super::polled::{Polled, REPLACED};
 use crate::budgets::json::JsonRejection;
 use crate::budgets::{DOCUMENT_MEMORY, python_json};
@@ -22,6 +22,7 @@ use crate::files::{Attributes, FileKind, READ_LIMIT, masked};
 use crate::metadata::{python_json as json_text, python_json_lines, python_text};
 use crate::programs::child::{Child, Heard};
 use crate::programs::lenient_object;
+use crate::signal::REFUSAL_SPAN;
 
 const FILE: &str = "/var/run/heat-config/heat-config";
 const DEPLOYED: &str = "/var/lib/heat-config/deployed";
@@ -203,7 +204,7 @@ impl Tool {
         }
         if self.replaced.contains(&id) && self.machine.root.facts(&path)?.is_none() {
             // Another list may show that Heat asks for it again.
-            return Err(Error::transient(format!("{id} is not begun: Heat has listed a newer deployment of its resource")));
+            return Err(Error::transient(format!("{id} is not begun: Heat has listed another deployment of its resource since")));
         }
         let hook = checked.and_then(|_| self.hook(entry.get("group").and_then(Value::as_str).unwrap_or_default()));
         let entry = Value::Object(entry);
@@ -232,7 +233,7 @@ impl Tool {
         if let Err(error) = unsent.keep(&self.machine.root, &result) {
             self.log.error(&error.to_string());
         }
-        Ok(self.hand_over(&path, json_text(&result).as_bytes()))
+        Ok(self.hand_over(&path, json_text(&result).as_bytes(), Polled::seconds(self.clock.now())))
     }
 
     /// Tells Heat what an earlier run of a deployment was to tell, where Heat is known to have listed it since. `false` where a later run
@@ -261,13 +262,18 @@ impl Tool {
         };
         let Some(kept) = known.filter(|kept| self.polled.is_after(kept.written, now)) else { return Ok(self.is_left(path)) };
         self.log.warning(&format!("Heat does not have the result of {}: it is sent now", path.display()));
-        Ok(self.hand_over(path, &kept.text))
+        Ok(self.hand_over(path, &kept.text, kept.written))
     }
 
-    /// Has a result sent. `false` where a later run may do it.
-    fn hand_over(&mut self, path: &Path, result: &[u8]) -> bool {
+    /// Has a result sent that was written in this second since 1970. `false` where a later run may do it.
+    fn hand_over(&mut self, path: &Path, result: &[u8], written: i64) -> bool {
+        // A refusal is believed as late as the daemon believes one: Keystone answers so too while it restarts.
+        let age = Polled::seconds(self.clock.now()).saturating_sub(written).unsigned_abs();
         let is_later = match self.notify(path, result) {
-            Ok(status) => self.notifier.is_own && (status < 0 || status == i32::from(LATER)),
+            Ok(_) if !self.notifier.is_own => false,
+            Ok(status) => {
+                status < 0 || status == i32::from(LATER) || (status == i32::from(DOUBTFUL) && age < REFUSAL_SPAN.as_secs())
+            }
             Err(error) => {
                 self.log.error(&error.to_string());
                 self.notifier.is_own

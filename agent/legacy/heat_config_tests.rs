@@ -156,6 +156,21 @@ fn what_heat_refuses_and_what_another_notifier_does_with_a_result_is_its_last_wo
     }
 }
 
+/// Attack: Keystone answered 401 once while it restarted, and no later run sent the result.
+#[test]
+fn a_refusal_that_keystones_trouble_looks_like_is_final_once_it_has_lasted() {
+    let mut place = ToolDirectory::new();
+    place.answer(DOUBTFUL);
+    assert!(place.run(3).is_err() && place.run(3).is_err());
+    let written = place.stamp("deployed/a.notify.json").1;
+    for (minutes, is_left) in [(14, true), (15, false), (16, false)] {
+        let now = written + minutes * 60;
+        (place.polled, place.clock) = (Polled::At(now), Clock::manual(Timestamp(u64::try_from(now).unwrap() * 1000)));
+        assert_eq!(place.run(3).is_err(), is_left, "{minutes}");
+    }
+    assert_eq!((place.heard().len(), place.names()), (4, vec!["a.json".to_owned(), "a.notify.json".to_owned()]));
+}
+
 /// Attack: 55-heat-config was killed while a script ran, and Heat never heard of it.
 #[test]
 fn what_was_cut_off_is_told_as_interrupted_once_and_not_while_it_runs() {

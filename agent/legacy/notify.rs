@@ -15,7 +15,7 @@ use crate::budgets::{DOCUMENT_MEMORY, python_json};
 use crate::clock::Clock;
 use crate::collect::OwnCredentials;
 use crate::deploy::unsent;
-use crate::error::{Context, Error, ErrorKind, Result};
+use crate::error::{Context, Error, ErrorKind};
 use crate::files::{READ_LIMIT, Tree};
 use crate::http::{Http, Tls};
 use crate::metadata::{Deployment, SignalTarget, python_json};
@@ -32,6 +32,8 @@ const TRIES: u32 = 10;
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 /// How it ends where the result may be taken later, for 55-heat-config alone (`EX_TEMPFAIL` of sysexits.h).
 pub(super) const LATER: u8 = 75;
+/// How it ends for 55-heat-config where it was refused, and Keystone's own trouble looks the same (`EX_NOPERM`).
+pub(super) const DOUBTFUL: u8 = 77;
 /// What a result tells in texts of any length.
 const STREAMS: [&str; 2] = ["deploy_stdout", "deploy_stderr"];
 
@@ -72,7 +74,7 @@ pub(super) fn run(arguments: &[String]) -> ToolResult {
         Tls { ca_file: variable("REQUESTS_CA_BUNDLE").filter(|file| !file.is_empty()).map(Into::into), allow_insecure: false };
     let is_kept = arguments.len() > 1;
     let tries = if is_kept { 1 } else { TRIES };
-    runtime()?.block_on(deliver(tls, &destination, &body, tries)).map_err(|error| status_of(error, is_kept))?;
+    runtime()?.block_on(deliver(tls, &destination, &body, tries)).map_err(|failed| status_of(failed, is_kept))?;
     // Heat has it, whoever sent it: it is not sent again.
     if let Err(error) = unsent::settle(&machine.root, &deployed) {
         note(&error.to_string());
@@ -80,9 +82,27 @@ pub(super) fn run(arguments: &[String]) -> ToolResult {
     Ok(0)
 }
 
+/// Why Heat does not have a signal.
+#[derive(Debug)]
+pub(super) struct Undelivered {
+    pub(super) error: Error,
+    /// Keystone's own trouble looks like this answer.
+    is_doubtful: bool,
+}
+
+impl From<Error> for Undelivered {
+    fn from(error: Error) -> Self {
+        Self { error, is_doubtful: false }
+    }
+}
+
 /// A result that may be taken later is another failure for 55-heat-config, which keeps it, than for whoever calls this tool by hand.
-fn status_of(error: Error, is_kept: bool) -> Wrong {
-    let status = if is_kept && error.kind() == ErrorKind::Transient { LATER } else { 1 };
+fn status_of(Undelivered { error, is_doubtful }: Undelivered, is_kept: bool) -> Wrong {
+    let status = match error.kind() {
+        ErrorKind::Transient if is_kept => LATER,
+        _ if is_kept && is_doubtful => DOUBTFUL,
+        _ => 1,
+    };
     Wrong::Failed(status, error)
 }
 
@@ -141,13 +161,17 @@ fn cut(mut result: Map<String, Value>) -> Map<String, Value> {
 }
 
 /// Tries so often until Heat takes or refuses it.
-pub(super) async fn deliver(tls: Tls, destination: &Destination, body: &Value, tries: u32) -> Result<()> {
+pub(super) async fn deliver(tls: Tls, destination: &Destination, body: &Value, tries: u32) -> Result<(), Undelivered> {
     let clock = Clock::system();
     let http = Http::new(tls, Arc::new(Tree::open(Path::new("/"))?), clock.clone());
     let sender = Sender::new(http, Keystone::new(clock.clone()), clock);
     match sender.deliver(destination, body, &OwnCredentials::default(), PAUSES, tries).await {
         Ok(_) => Ok(()),
-        Err((kind, answer)) => Err(Error::new(kind, answer.cause).context(format!("signalling {}", destination.shown()))),
+        Err((kind, answer)) => {
+            let is_doubtful = answer.code == Some(401) || Sender::is_doubtful(destination, &answer);
+            let error = Error::new(kind, answer.cause).context(format!("signalling {}", destination.shown()));
+            Err(Undelivered { error, is_doubtful })
+        }
     }
 }
 
@@ -199,10 +223,16 @@ mod tests {
 
     #[test]
     fn only_what_is_kept_and_may_be_taken_later_has_a_status_of_its_own() {
-        for (error, is_kept, expected) in
-            [(Error::transient("503"), true, LATER), (Error::transient("503"), false, 1), (Error::permanent("404"), true, 1)]
-        {
-            let Wrong::Failed(status, _) = status_of(error, is_kept) else { unreachable!() };
+        let (unreachable, refused) = (Error::transient("503"), Error::permanent("401"));
+        for (error, is_doubtful, is_kept, expected) in [
+            (&unreachable, false, true, LATER),
+            (&unreachable, false, false, 1),
+            (&refused, false, true, 1),
+            (&refused, true, true, DOUBTFUL),
+            (&refused, true, false, 1),
+        ] {
+            let failed = Undelivered { error: error.clone(), is_doubtful };
+            let Wrong::Failed(status, _) = status_of(failed, is_kept) else { unreachable!() };
             assert_eq!(status, expected);
         }
     }

@@ -12,6 +12,7 @@ mod handle;
 mod outbox;
 mod send;
 
+pub(crate) use answer::REFUSAL_SPAN;
 pub use answer::SignalResponse;
 pub use destination::Destination;
 pub use handle::{Handle, WaitSignal, WaitStatus};

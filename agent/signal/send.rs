@@ -209,7 +209,7 @@ impl Sender {
 
     /// Whether Keystone's own trouble looks like this answer: heat-api-cfn has Keystone check a pre-signed URL, and answers with
     /// the same 403 whether Keystone refused the signature or failed.
-    pub(super) fn is_doubtful(destination: &Destination, answer: &SignalResponse) -> bool {
+    pub(crate) fn is_doubtful(destination: &Destination, answer: &SignalResponse) -> bool {
         let Destination::Url { url, .. } = destination else { return false };
         answer.code == Some(403) && native_path(url).is_some()
     }
