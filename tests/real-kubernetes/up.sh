@@ -4,6 +4,8 @@
 #   up.sh        programs and images: target/real-kubernetes/programs and .../images; quick once they are there
 #   up.sh cloud  and the cloud controller manager, with the provider for OpenStack that 1.20 still has, and its image
 #   up.sh e2e    and Kubernetes' own end-to-end tests, and the images that they ask for
+#   up.sh packages
+#                only what comes by apt
 #   up.sh check  only whether what the variables below give is there
 #
 # HNA_KUBERNETES=DIR takes the programs from DIR, whatever their version: kube-apiserver, kube-controller-manager, kube-scheduler, kubelet,
@@ -183,6 +185,7 @@ make_programs() { from_source; logged "programs" compile_programs; }
 make_agnhost() { from_source; logged "agnhost" compile_agnhost; }
 make_add_ons() { from_source; logged "stand-ins of add-ons" compile_add_ons; }
 make_images() { logged "packages" need "${PACKAGES[@]}"; logged "images" build_images "$1" "$2"; }
+if [ "${1:-}" = packages ]; then logged "packages" need "${PACKAGES[@]}"; exit; fi
 FROM="$PACKAGED $(flags)"
 given kubelet || stage programs "$FROM $TAGS $(md5sum <"$HERE/programs.go")" make_programs
 agnhost=$PROGRAMS/agnhost
