@@ -452,6 +452,20 @@ def test_settings_are_read_behind_a_command_that_fails(pair, started):
     until(lambda: (ours / "ran").exists())
 
 
+def test_what_a_local_source_said_before_it_failed_counts_no_more(pair, started):
+    """Of what was to replace it nothing is known."""
+    heat = Server({"/m": '{"x": 1}'})
+    pair.write("local/10", '{"y": 1}')
+    started("--request-metadata-url", heat.url("/m"), "--local-path", "local", "request", "local", *CACHE, "--min-polling-interval", "0.2", "--polling-interval", "0.4",
+            "-c", "echo $$OS_CONFIG_FILES > names.new; mv names.new names")
+    named = lambda *names: all((side / "names").exists() and (side / "names").read_text().strip().split(":") == [f"cache/{name}.json" for name in names] for side in pair.sides)
+    until(lambda: named("request", "10"))
+    pair.each(lambda side: (side / "local/10").chmod(0o646))
+    # The command is run where something changed.
+    heat.answers["/m"] = '{"x": 2}'
+    until(lambda: named("request"))
+
+
 def test_an_object_that_did_not_change_is_not_sent_again(pair, started):
     """R14: the original sends HEAD and GET each time."""
     heat = Server({"/m": json.dumps(DOCUMENT)})
