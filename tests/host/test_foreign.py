@@ -27,16 +27,36 @@ def md(version: int, minor: int) -> list[tuple[int, bytes]]:
         return [((SIZE & ~0xFFFF) - 0x10000, magic + struct.pack("<III", 0, 90, 0))]
     at = {0: (SIZE - 8192) & ~0xFFF, 1: 0, 2: 4096}[minor]
     head = magic + struct.pack("<III", 1, 0, 0) + bytes(range(1, 17)) + b"host:0".ljust(32, b"\0")
-    return [(at, head.ljust(144, b"\0") + struct.pack("<Q", at // 512))]
+    block = bytearray((head.ljust(144, b"\0") + struct.pack("<Q", at // 512)).ljust(256, b"\0"))
+    # The sum of its words, folded: blkid asks for it since util-linux 2.39.
+    total = sum(struct.unpack("<64I", block))
+    struct.pack_into("<I", block, 216, ((total >> 32) + total) & 0xFFFFFFFF)
+    return [(at, bytes(block))]
+
+
+def zfs_list(**values: int | str) -> bytes:
+    """A list of names and values as it is in a label (1.3.3, libnvpair's XDR encoding)."""
+    def text(word: str) -> bytes:
+        return struct.pack(">I", len(word)) + word.encode() + b"\0" * (-len(word) % 4)
+
+    def pair(name: str, value: int | str) -> bytes:
+        kind, data = (8, struct.pack(">Q", value)) if isinstance(value, int) else (9, text(value))
+        rest = text(name) + struct.pack(">II", kind, 1) + data
+        in_memory = sum((length + 7) // 8 * 8 for length in (16 + len(name) + 1, 8 if isinstance(value, int) else len(value) + 1))
+        return struct.pack(">II", len(rest) + 8, in_memory) + rest
+
+    return b"\1\1\0\0" + struct.pack(">II", 0, 1) + b"".join(pair(*each) for each in values.items()) + bytes(8)
 
 
 def zfs(*labels: int) -> list[tuple[int, bytes]]:
-    """Uberblocks of a pool (ZFS On-Disk Specification, 1.2.1 and 1.3): 128 of 1 KiB each in the second half of a label, of which
-    two are at either end."""
+    """Labels of a pool (ZFS On-Disk Specification, 1.2.1 and 1.3), of which two are at either end: what it is, by which blkid knows it since
+    util-linux 2.41, and in the second half uberblocks, 128 of 1 KiB each."""
     size = SIZE // (256 * 1024) * (256 * 1024)
     starts = [0, 256 * 1024, size - 512 * 1024, size - 256 * 1024]
     block = struct.pack("<QQQ", 0x00BAB10C, 5000, 7)
-    return [(starts[label] + 128 * 1024 + at * 1024, block) for label in labels for at in range(8)]
+    pool = zfs_list(version=5000, name="tank", state=0, txg=7, pool_guid=0x1122334455667788, guid=0x2122334455667788)
+    return [(starts[label] + 16 * 1024, pool) for label in labels] + [
+        (starts[label] + 128 * 1024 + at * 1024, block) for label in labels for at in range(8)]
 
 
 QUICK = "--pbkdf pbkdf2 --pbkdf-force-iterations 1000"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lib.common import REPO, SUITE, run
+from lib.common import MACHINE, REPO, SUITE, run
 from lib.hosts import give
 from lib.node import IP, UNIT, signalled
 from lib.packages import COUNT, GUARD, PACKAGE_ONLY, STAND_IN, deb, files_of, is_enabled, job_of, pids, prepare, rpm  # noqa: F401
@@ -35,7 +35,9 @@ def newer(rpm: Path, folder: Path, version: str) -> Path:
 
 
 def test_it_holds_what_the_debian_package_holds(rpm, deb, tmp_path):
-    root = ("--root", tmp_path / "root", *RPM[1:4])
+    root = ("--root", tmp_path / "root", *RPM[1:3])
+    if MACHINE in ("bullseye", "bookworm"):  # rpm of a later release asks for no such word, and knows none
+        root += RPM[3:4]
     (tmp_path / "root").mkdir()
     run("rpm", *root, "-i", "--nodeps", "--noscripts", rpm)
     assert run("rpm", *root, "-V", "--nodeps", "heat-node-agent").stdout == ""
