@@ -69,7 +69,7 @@ pub use local::{HINT, LOCAL_DATA, as_document, hide_boot_copies, is_yaml, read_d
 pub use node_file::{HEAT_PARAMS, NodeFile, ParameterReader, is_of_file};
 pub use own_credentials::OwnCredentials;
 use poll::{AnswerStanding, PollCache};
-pub(crate) use run_order::RunOrder;
+pub(crate) use run_order::{RunOrder, Stamp};
 use section::DEPLOYMENTS;
 pub(crate) use section::{DEPLOYMENT_KEY, deployment_keys};
 pub use single::SingleSource;
@@ -237,17 +237,17 @@ impl Collector {
     /// Learns which runs the collector before the agent was told of, as soon as it is known where that is kept. The first answer may lag behind those
     /// as well.
     fn take_over_order(&mut self) {
-        let place = FormerPlace::of(&self.files.config.settings);
+        let place = FormerPlace::of(&self.files.config.settings, &self.root);
         if self.files.config.former_place.as_deref() == Some(&place) {
             return;
         }
-        let FormerLists { runs, unread } = FormerLists::read(&self.root, &place);
+        let FormerLists { order, unread } = FormerLists::read(&self.root, &place, &self.clock);
         self.files.config.former_place = Some(Box::new(place));
         for error in unread {
             let event = Event::new(Code::FormerListUnread, "what the replaced collector has listed is not known");
             self.report.emit(event.phase(Phase::Metadata).error(&error));
         }
-        self.order.take_over(&runs);
+        self.order.take_over(order);
     }
 
     /// Why the file that configures the node was never read in this run; `None` where there is no such file in use, or it was.

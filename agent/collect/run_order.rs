@@ -41,7 +41,7 @@ const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 type RunTimes = BTreeMap<u64, Timestamp>;
 
 /// What is known of the runs of a resource. Of two the greater one has seen more: first by the newest run that it knows, then by how often Heat went back
-/// since that one, then by the run that is in force.
+/// since that one, then by the run that is in force, then by how often that was doubted in vain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LastRun {
     /// When the newest run was made that was ever listed.
@@ -50,11 +50,13 @@ pub(super) struct LastRun {
     rollbacks: u32,
     /// When the run was made that is in force: that one, or an earlier one that was confirmed.
     made: Timestamp,
+    /// How often a doubt of it has ended.
+    doubts_ended: u32,
 }
 
 impl LastRun {
     fn new(made: Timestamp) -> Self {
-        Self { newest: made, rollbacks: 0, made }
+        Self { newest: made, made, ..Self::default() }
     }
 
     /// A list has it that is not to be doubted.
@@ -64,10 +66,15 @@ impl LastRun {
         }
         Self { made, rollbacks: self.rollbacks.saturating_add(u32::from(made < self.made)), ..self }
     }
+
+    /// It is as it is, whatever another list said.
+    fn end_doubt(&mut self) {
+        self.doubts_ended = self.doubts_ended.saturating_add(1);
+    }
 }
 
 /// The same of each resource, by the hash of stack and resource.
-pub(super) type LastRuns = BTreeMap<u64, LastRun>;
+type LastRuns = BTreeMap<u64, LastRun>;
 
 /// The run of each resource that is in force, by what was ever listed.
 #[derive(Default)]
@@ -117,9 +124,9 @@ struct KeptDoubt {
 struct KeptOrder {
     /// When the run of each resource was made that is in force.
     made: RunTimes,
-    /// Where Heat went back to it: when the newest one was made, and how often it did.
+    /// Where that is not all: when the newest one was made, how often Heat went back, and how often a doubt has ended.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    rollbacks: BTreeMap<u64, (Timestamp, u32)>,
+    history: BTreeMap<u64, (Timestamp, u32, u32)>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     doubts: BTreeMap<u64, KeptDoubt>,
     boot: String,
@@ -128,11 +135,19 @@ struct KeptOrder {
 impl KeptOrder {
     fn runs(&self) -> LastRuns {
         let run = |(resource, made): (&u64, &Timestamp)| {
-            let (newest, rollbacks) = self.rollbacks.get(resource).copied().unwrap_or((*made, 0));
-            (*resource, LastRun { newest, rollbacks, made: *made })
+            let (newest, rollbacks, doubts_ended) = self.history.get(resource).copied().unwrap_or((*made, 0, 0));
+            (*resource, LastRun { newest, rollbacks, made: *made, doubts_ended })
         };
         self.made.iter().map(run).collect()
     }
+}
+
+/// Another one whenever a file is another one; nothing where there is none, or it cannot be looked at.
+pub(crate) type Stamp = Option<(u64, i64, i64)>;
+
+/// That of a file.
+pub(super) fn stamp(root: &Tree, path: &Path) -> Stamp {
+    root.facts(path).ok().flatten().map(|facts| facts.stamp)
 }
 
 /// What is the same until the next boot.
@@ -164,31 +179,34 @@ impl RunOrder {
     ///
     /// # Errors
     /// If that cannot be read.
-    pub(super) fn known_in(root: &Tree, directory: &Path) -> Result<LastRuns> {
-        Ok(root.read_json::<KeptOrder>(&directory.join(STATE))?.map(|kept| kept.runs()).unwrap_or_default())
-    }
-
-    /// What a list says by itself.
-    pub(super) fn runs_of(list: &Entries) -> LastRuns {
-        list.made().iter().map(|(resource, made)| (*resource, LastRun::new(*made))).collect()
-    }
-
-    /// Adds what has seen more. Whether anything has.
-    pub(super) fn add(runs: &mut LastRuns, others: &LastRuns) -> bool {
-        let mut is_changed = false;
-        for (resource, other) in others {
-            let known = runs.entry(*resource).or_default();
-            is_changed |= *other > *known;
-            *known = (*other).max(*known);
+    pub(super) fn known_in(root: &Tree, directory: &Path, clock: &Clock) -> Result<Self> {
+        if root.facts(&directory.join(STATE))?.is_none() {
+            return Ok(Self::default());
         }
-        is_changed
+        Ok(Self::open(&root.subtree(directory)?, clock)?.unwrap_or_default())
     }
 
-    /// Takes over what another collector has listed.
-    pub(super) fn take_over(&mut self, former: &LastRuns) {
-        if Self::add(&mut self.runs, former) {
-            self.doubts.clear();
-            self.is_to_keep = true;
+    /// The stamp of what another collector keeps in its directory.
+    pub(crate) fn stamp_in(root: &Tree, directory: &Path) -> Stamp {
+        stamp(root, &directory.join(STATE))
+    }
+
+    /// Takes over what another collector has listed, where that has seen more; doubts too, so that this one can end them.
+    pub(crate) fn take_over(&mut self, mut former: Self) {
+        for (resource, run) in former.runs {
+            let known = self.runs.entry(resource).or_default();
+            if run < *known {
+                continue;
+            }
+            if run > *known {
+                *known = run;
+                self.doubts.remove(&resource);
+                self.is_to_keep = true;
+            }
+            let Some(doubt) = former.doubts.remove(&resource) else { continue };
+            if self.doubts.get(&resource).is_none_or(|own| own.counted < doubt.counted) {
+                self.doubts.insert(resource, doubt);
+            }
         }
     }
 
@@ -201,8 +219,8 @@ impl RunOrder {
     ///
     /// # Errors
     /// If that cannot be read.
-    pub(crate) fn take_over_from(&mut self, root: &Tree, directory: &Path) -> Result<()> {
-        Self::known_in(root, directory).map(|former| self.take_over(&former))
+    pub(crate) fn take_over_from(&mut self, root: &Tree, directory: &Path, clock: &Clock) -> Result<()> {
+        Self::known_in(root, directory, clock).map(|former| self.take_over(former))
     }
 
     /// Takes note of what a list of this source says, or refuses it.
@@ -215,7 +233,9 @@ impl RunOrder {
             if self.runs.get(resource).is_none_or(|known| known.made <= *made) {
                 // Whatever else the list says: this run there is.
                 self.is_to_keep |= self.listed(*resource, *made);
-                self.is_to_keep |= self.doubts.remove(resource).is_some();
+                if self.doubts.remove(resource).is_some() {
+                    self.end_doubt(*resource);
+                }
                 continue;
             }
             self.is_to_keep = true;
@@ -235,11 +255,20 @@ impl RunOrder {
         }
         // Also of what this list does not name: its source is up to date, and its next answer that is older begins a time of its own. Another source may
         // list other deployments.
-        let before = self.doubts.len();
-        self.doubts.retain(|resource, doubt| doubt.source != source && !list.made().contains_key(resource));
-        self.is_to_keep |= self.doubts.len() != before;
+        let is_over = |(resource, doubt): (&u64, &Doubt)| {
+            (doubt.source == source || list.made().contains_key(resource)).then_some(*resource)
+        };
+        for resource in self.doubts.iter().filter_map(is_over).collect::<Vec<_>>() {
+            self.doubts.remove(&resource);
+            self.end_doubt(resource);
+        }
         self.prune(list);
         Ok(())
+    }
+
+    fn end_doubt(&mut self, resource: u64) {
+        self.runs.entry(resource).and_modify(LastRun::end_doubt);
+        self.is_to_keep = true;
     }
 
     /// A run of a resource is in force. Whether that was not known.
@@ -264,8 +293,14 @@ impl RunOrder {
     /// What lists of before say, where it was never kept.
     pub(crate) fn of_lists(lists: impl IntoIterator<Item = impl Borrow<Entries>>) -> Self {
         let mut order = Self::default();
-        lists.into_iter().for_each(|list| order.take_over(&Self::runs_of(list.borrow())));
+        lists.into_iter().for_each(|list| order.take_over(Self::of_list(list.borrow())));
         order
+    }
+
+    /// What a list says by itself.
+    pub(super) fn of_list(list: &Entries) -> Self {
+        let runs = list.made().iter().map(|(resource, made)| (*resource, LastRun::new(*made))).collect();
+        Self { runs, ..Self::default() }
     }
 
     /// Whether what is on disk is not what is to be there.
@@ -289,9 +324,10 @@ impl RunOrder {
         };
         let doubts = self.doubts.iter().map(|(resource, one)| (*resource, doubt(one))).collect();
         let made = self.runs.iter().map(|(resource, run)| (*resource, run.made)).collect();
-        let gone_back = self.runs.iter().filter(|(_, run)| run.newest != run.made || run.rollbacks > 0);
-        let rollbacks = gone_back.map(|(resource, run)| (*resource, (run.newest, run.rollbacks))).collect();
-        let kept = KeptOrder { made, rollbacks, doubts, boot: boot() };
+        let is_more = |run: &LastRun| *run != LastRun::new(run.made);
+        let history = self.runs.iter().filter(|(_, run)| is_more(run));
+        let history = history.map(|(resource, run)| (*resource, (run.newest, run.rollbacks, run.doubts_ended))).collect();
+        let kept = KeptOrder { made, history, doubts, boot: boot() };
         state.create_dir(Path::new("cache"), Attributes::mode(0o700))?;
         state.write_json(Path::new(STATE), &kept, Attributes::mode(0o600))?;
         self.is_to_keep = false;
@@ -462,7 +498,7 @@ mod tests {
             tree.create_dir(own, Attributes::mode(0o700)).unwrap();
             let state = tree.subtree(own).unwrap();
             let mut order = RunOrder::open(&state, &clock).unwrap().unwrap_or_default();
-            order.take_over_from(&tree, other).unwrap();
+            order.take_over_from(&tree, other, &clock).unwrap();
             of(&mut order);
             order.keep(&state, &clock).unwrap();
         };
@@ -495,9 +531,44 @@ mod tests {
         // What a collector without such a record has listed counts where it is news.
         let mut order = RunOrder::open(&tree.subtree(first).unwrap(), &clock).unwrap().unwrap();
         for (run, in_force) in [(30, 9), (20, 9), (31, 31)] {
-            order.take_over(&RunOrder::runs_of(&list(&[("b", run)])));
+            order.take_over(RunOrder::of_list(&list(&[("b", run)])));
             assert_eq!(order.runs.values().next().unwrap().made, Timestamp(in_force * 1000), "{run}");
         }
+    }
+
+    /// Attack: daemon and links in turn, the one told by a replica that lagged each time, the other by one that did not: at the fourth time the first one
+    /// believed it.
+    #[test]
+    fn a_doubt_that_another_collector_has_ended_is_none() {
+        let clock = Clock::manual(Timestamp(100_000));
+        let dir = tempfile::tempdir().unwrap();
+        let trees = ["links", "daemon"].map(|name| {
+            Tree::open(dir.path()).unwrap().create_dir(Path::new(name), Attributes::mode(0o700)).unwrap();
+            Tree::open(&dir.path().join(name)).unwrap()
+        });
+        let told = |at: usize, told: &[(&str, u64)]| {
+            let mut order = RunOrder::open(&trees[at], &clock).unwrap().unwrap_or_default();
+            order.take_over_from(&trees[1 - at], Path::new(""), &clock).unwrap();
+            let is_believed = order.check(&list(told), "cfn", &clock).is_ok();
+            order.keep(&trees[at], &clock).unwrap();
+            // Behind a boot, so that a pause counts.
+            for tree in &trees {
+                let Some(mut kept) = tree.read_json::<KeptOrder>(Path::new(STATE)).unwrap() else { continue };
+                kept.boot = "another".to_owned();
+                tree.write_json(Path::new(STATE), &kept, Attributes::mode(0o600)).unwrap();
+            }
+            is_believed
+        };
+        let (lagging, current) = (&[("b", 10)][..], &[("b", 20)][..]);
+        assert!(told(0, current) && told(1, current));
+        for ends in [current, &[], &[("c", 1)]] {
+            for at in [0, 1, 0, 0, 1, 1] {
+                assert!(!told(at, lagging) && told(1 - at, ends), "{at}");
+            }
+        }
+        // Where nobody ends it, the time goes on whoever asks.
+        assert!(!told(0, lagging) && !told(1, lagging) && !told(0, lagging) && told(1, lagging));
+        assert!(told(0, lagging));
     }
 
     #[test]

@@ -98,7 +98,10 @@ pub fn image(options: &CommonOptions, loaded: &Loaded, as_json: bool) -> Result<
     if let Some(file) = &options.metadata {
         let asked = understood(options, loaded, None, &mut findings);
         let nodes = image_nodes::check(&root, &asked, loaded, &ask, &mut findings)?;
-        checked = format!("settings, the image and what {nodes} kubernetes-node deployments of {} need", file.display());
+        checked = format!(
+            "settings, the image and what {nodes} kubernetes-node deployments of {} need",
+            escaped(&file.display().to_string())
+        );
         if nodes == 0 && !matches!(asked, RequestedNodes::Nothing(_)) {
             findings.push(Finding {
                 place: file.display().to_string(),

@@ -33,6 +33,23 @@ pub fn result_file(deployed: &Path) -> PathBuf {
     deployed.with_extension("notify.json")
 }
 
+/// Made when a result is refused for the first time, where Keystone's own trouble looks like that refusal.
+fn refused_file(deployed: &Path) -> PathBuf {
+    deployed.with_extension("refused")
+}
+
+/// The second since 1970 of the first such refusal, which is now where there was none.
+///
+/// # Errors
+/// If that cannot be read or written.
+pub fn refused_since(tree: &Tree, deployed: &Path, now: i64) -> Result<i64> {
+    let file = refused_file(deployed);
+    match tree.facts(&file)? {
+        Some(facts) if facts.stamp.1 <= now => Ok(facts.stamp.1),
+        _ => tree.write(&file, b"", Attributes::mode(0o600)).map(|()| now),
+    }
+}
+
 /// Whether the result of a deployment is still to be sent.
 ///
 /// # Errors
@@ -46,6 +63,7 @@ pub fn is_open(tree: &Tree, deployed: &Path) -> Result<bool> {
 /// # Errors
 /// If it cannot be removed.
 pub fn settle(tree: &Tree, deployed: &Path) -> Result<()> {
+    tree.remove(&refused_file(deployed))?;
     tree.remove(&mark(deployed)).map(drop)
 }
 
@@ -90,7 +108,8 @@ impl Unsent {
         let begun = lock
             .note(&" ".repeat(SPACE))
             // Of an earlier run of the same deployment.
-            .and_then(|()| tree.remove(&result_file(deployed)))
+            .and_then(|()| tree.remove(&refused_file(deployed)))
+            .and_then(|_| tree.remove(&result_file(deployed)))
             .and_then(|_| tree.write(deployed, record, Attributes::mode(0o600)));
         if begun.is_err() {
             // The record may be in its place, and only not synced. A mark alone is of nothing that has begun.

@@ -14,7 +14,7 @@ mod reserve;
 mod trusted;
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat, renameat};
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat, renameat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fsync, symlinkat, unlinkat};
 use rustix::fs::{RenameFlags, renameat_with};
@@ -125,7 +125,7 @@ impl Changes {
 /// An exclusive lock, held until dropped.
 #[derive(Debug)]
 pub struct Lock {
-    file: Flock<File>,
+    file: File,
     changes: Changes,
 }
 
@@ -777,13 +777,17 @@ impl Tree {
     }
 
     fn locked(&self, fd: OwnedFd, path: &Path) -> Result<Option<Lock>> {
-        let file = match Flock::lock(File::from(fd), FlockArg::LockExclusiveNonblock) {
-            Ok(file) => file,
-            Err((_, Errno::EWOULDBLOCK)) => return Ok(None),
-            Err((_, errno)) => return Err(self.doing("locking", path).failed(errno)),
-        };
+        // It is released where the file is closed, which cannot fail so that anybody would have to know.
+        let file = File::from(fd);
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => {
+                return Err(Error::from(error).context(format!("locking {}", self.full(path).display())));
+            }
+        }
         // Whoever had the lock may have removed the file: the next one locks another.
-        let is_there = fstat(&*file).at(|| self.doing("locking", path))?.st_nlink > 0;
+        let is_there = fstat(&file).at(|| self.doing("locking", path))?.st_nlink > 0;
         Ok(is_there.then(|| Lock { file, changes: self.changes.clone() }))
     }
 

@@ -15,7 +15,7 @@ use crate::budgets::json::JsonRejection;
 use crate::budgets::{DOCUMENT_MEMORY, python_json};
 use crate::clock::Clock;
 use crate::deploy::hooks::file_name;
-use crate::deploy::unsent::{self, INTERRUPTED, Unsent};
+use crate::deploy::unsent::{self, INTERRUPTED, KeptResult, Unsent};
 use crate::deploy::{PHASES, Work, is_success};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::files::{Attributes, FileKind, READ_LIMIT, masked};
@@ -170,7 +170,7 @@ impl Tool {
         let Ok((id, _)) = named(entry) else { return Ok(true) };
         let path = self.record_of(&id);
         let has_begun = self.machine.root.facts(&path)?.is_some();
-        if has_begun && unsent::is_open(&self.machine.root, &path)? { self.tell_again(&path) } else { Ok(true) }
+        if has_begun && unsent::is_open(&self.machine.root, &path)? { self.tell_again(&id, &path) } else { Ok(true) }
     }
 
     fn record_of(&self, id: &str) -> PathBuf {
@@ -233,12 +233,12 @@ impl Tool {
         if let Err(error) = unsent.keep(&self.machine.root, &result) {
             self.log.error(&error.to_string());
         }
-        Ok(self.hand_over(&path, json_text(&result).as_bytes(), Polled::seconds(self.clock.now())))
+        Ok(self.hand_over(&path, json_text(&result).as_bytes()))
     }
 
     /// Tells Heat what an earlier run of a deployment was to tell, where Heat is known to have listed it since. `false` where a later run
     /// does it.
-    fn tell_again(&mut self, path: &Path) -> Result<bool> {
+    fn tell_again(&mut self, id: &str, path: &Path) -> Result<bool> {
         let root = &self.machine.root;
         let Some(unsent) = Unsent::take(root, path)? else {
             self.log.info(&format!("another process is running {}, or sending its result", path.display()));
@@ -260,20 +260,17 @@ impl Tool {
                 None
             }
         };
-        let Some(kept) = known.filter(|kept| self.polled.is_after(kept.written, now)) else { return Ok(self.is_left(path)) };
+        let is_asked_for = |kept: &KeptResult| self.polled.is_after(kept.written, now) && !self.replaced.contains(id);
+        let Some(kept) = known.filter(is_asked_for) else { return Ok(self.is_left(path)) };
         self.log.warning(&format!("Heat does not have the result of {}: it is sent now", path.display()));
-        Ok(self.hand_over(path, &kept.text, kept.written))
+        Ok(self.hand_over(path, &kept.text))
     }
 
-    /// Has a result sent that was written in this second since 1970. `false` where a later run may do it.
-    fn hand_over(&mut self, path: &Path, result: &[u8], written: i64) -> bool {
-        // A refusal is believed as late as the daemon believes one: Keystone answers so too while it restarts.
-        let age = Polled::seconds(self.clock.now()).saturating_sub(written).unsigned_abs();
+    /// Has a result sent. `false` where a later run may do it.
+    fn hand_over(&mut self, path: &Path, result: &[u8]) -> bool {
         let is_later = match self.notify(path, result) {
             Ok(_) if !self.notifier.is_own => false,
-            Ok(status) => {
-                status < 0 || status == i32::from(LATER) || (status == i32::from(DOUBTFUL) && age < REFUSAL_SPAN.as_secs())
-            }
+            Ok(status) => status < 0 || status == i32::from(LATER) || (status == i32::from(DOUBTFUL) && self.may_pass(path)),
             Err(error) => {
                 self.log.error(&error.to_string());
                 self.notifier.is_own
@@ -286,6 +283,25 @@ impl Tool {
             self.log.error(&error.to_string());
         }
         true
+    }
+
+    /// Whether a refusal that Keystone's own trouble looks like may pass. It is believed as late as the daemon believes one, from the first on:
+    /// Keystone answers so too while it restarts.
+    fn may_pass(&mut self, path: &Path) -> bool {
+        let now = Polled::seconds(self.clock.now());
+        let since = unsent::refused_since(&self.machine.root, path, now).unwrap_or_else(|error| {
+            self.log.error(&error.to_string());
+            now
+        });
+        let may_pass = now.saturating_sub(since).unsigned_abs() < REFUSAL_SPAN.as_secs();
+        if !may_pass {
+            let (shown, result) = (path.display(), unsent::result_file(path));
+            self.log.error(&format!(
+                "the result of {shown} has been refused for 15 minutes, and is not sent again; by hand: `heat-config-notify {shown} < {}`",
+                result.display()
+            ));
+        }
+        may_pass
     }
 
     /// Says that Heat does not have a result. `false` where a later run may send it; `true` where nobody will ever say that Heat still asks

@@ -161,14 +161,25 @@ fn what_heat_refuses_and_what_another_notifier_does_with_a_result_is_its_last_wo
 fn a_refusal_that_keystones_trouble_looks_like_is_final_once_it_has_lasted() {
     let mut place = ToolDirectory::new();
     place.answer(DOUBTFUL);
-    assert!(place.run(3).is_err() && place.run(3).is_err());
-    let written = place.stamp("deployed/a.notify.json").1;
+    let at = |place: &mut ToolDirectory, second: i64| {
+        (place.polled, place.clock) = (Polled::At(second), Clock::manual(Timestamp(u64::try_from(second).unwrap() * 1000)));
+        place.run(3).is_err()
+    };
+    assert!(place.run(3).is_err());
+    let first = place.stamp("deployed/a.refused").1;
     for (minutes, is_left) in [(14, true), (15, false), (16, false)] {
-        let now = written + minutes * 60;
-        (place.polled, place.clock) = (Polled::At(now), Clock::manual(Timestamp(u64::try_from(now).unwrap() * 1000)));
-        assert_eq!(place.run(3).is_err(), is_left, "{minutes}");
+        assert_eq!(at(&mut place, first + minutes * 60), is_left, "{minutes}");
     }
-    assert_eq!((place.heard().len(), place.names()), (4, vec!["a.json".to_owned(), "a.notify.json".to_owned()]));
+    assert_eq!((place.heard().len(), place.names()), (3, vec!["a.json".to_owned(), "a.notify.json".to_owned()]));
+    // Attack: Heat had been away for longer than that before, and the first refusal was the last one.
+    let mut place = ToolDirectory::new();
+    place.answer(LATER);
+    assert!(place.run(3).is_err() && at(&mut place, first + 3600));
+    place.answer(DOUBTFUL);
+    assert!(at(&mut place, first + 7200) && place.names().contains(&"a.unsent".to_owned()));
+    place.answer(0);
+    assert!(!at(&mut place, first + 7260));
+    assert_eq!(place.names(), ["a.json", "a.notify.json"]);
 }
 
 /// Attack: 55-heat-config was killed while a script ran, and Heat never heard of it.
@@ -329,6 +340,22 @@ fn what_was_deployed_elsewhere_is_moved_however_large_it_is() {
     assert_eq!(machine.root.list(&deployed).unwrap(), ["a.json", "a.notify.json"]);
     assert_eq!(machine.root.facts(&deployed.join("a.notify.json")).unwrap().unwrap().size, 17 << 20);
     assert!(machine.kind(&old).is_none());
+}
+
+/// Attack: an answer that was refused had listed a newer run, and the kept result of the replaced one was sent.
+#[test]
+fn no_kept_result_of_what_heat_has_replaced_is_sent() {
+    let place = ToolDirectory::new();
+    place.answer(LATER);
+    assert!(place.run(0).is_err() && place.heard().len() == 1);
+    place.answer(0);
+    let run = |replaced: &[&str]| {
+        let mut tool = place.tool();
+        tool.replaced = replaced.iter().map(|&id| id.to_owned()).collect();
+        tool.work(&[json!({"id": "a", "group": "cat", "inputs": [], "deploy_status_code": 0})])
+    };
+    assert_eq!((run(&["a"]).unwrap_err().kind(), place.heard().len()), (ErrorKind::Transient, 1));
+    assert_eq!((run(&["b"]), place.heard().len()), (Ok(()), 2));
 }
 
 /// Attack: the list of a source that failed was used again, although another answer had listed a newer run: the replaced one was run, and its result sent.

@@ -329,11 +329,14 @@ def test_an_answer_that_goes_back_to_a_replaced_deployment_is_none(pair):
     order = json.loads(known.read_text())
     newest = max(order["made"].items(), key=lambda one: one[1])
     order["made"][newest[0]] -= 2000
-    order["rollbacks"] = {newest[0]: [newest[1], 1]}
+    order.setdefault("history", {})[newest[0]] = [newest[1], 1, 0]
     known.write_text(json.dumps(order))
     status, out, _ = pair.run("os-collect-config", *start, env=C)[1]
     assert status == 0 and out.endswith(b"\nr41 r42\n"), out
     assert said(run(20, "a"), run(40)) == "id:a20 id:r40 polled", "at once"
+    # The original, which keeps no such record, was in the place of ours for a while.
+    pair.write("cache/request.json", json.dumps({"deployments": [run(20, "a"), run(50)]}))
+    assert said(run(20, "a"), run(45)) == "id:a20 id:r50"
 
 
 def test_ec2(pair):

@@ -60,6 +60,27 @@ async fn what_the_replaced_collector_listed_is_read_once_it_is_known_where_it_is
     assert_eq!(polled(&mut collector).await, Some(20));
 }
 
+/// Attack: beside the agent os-collect-config was run by hand and was told of a newer run; the agent's next answer lagged behind that.
+#[tokio::test]
+async fn what_is_listed_to_os_collect_config_beside_the_agent_counts_too() {
+    let heat = Fake::start(vec![answer(&run(10))]).await;
+    let machine = Machine::new();
+    machine.put(BOOT, &boot(&heat.base));
+    let mut collector = life(&machine);
+    assert_eq!(polled(&mut collector).await, Some(10));
+    machine.put(KEPT, &run(20).to_string());
+    heat.play(vec![answer(&run(11)), answer(&run(21))]);
+    assert_eq!(polled(&mut collector).await, Some(10), "refused: what was listed stays in force");
+    assert_eq!(polled(&mut collector).await, Some(21));
+    // The same of the record of `os-collect-config` by link.
+    let below = Entries::below(&["deployments".to_owned()], [&run(30)]).unwrap();
+    let directory = machine.root.subtree(Path::new(KEPT).parent().unwrap()).unwrap();
+    RunOrder::of_lists([below]).keep(&directory, &machine.clock).unwrap();
+    heat.play(vec![answer(&run(22)), answer(&run(31))]);
+    assert_eq!(polled(&mut collector).await, Some(21));
+    assert_eq!(polled(&mut collector).await, Some(31));
+}
+
 #[tokio::test]
 async fn what_heat_has_rolled_back_since_is_taken_over_no_more() {
     let heat = Fake::start(vec![]).await;

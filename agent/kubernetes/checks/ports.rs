@@ -71,6 +71,19 @@ impl Listeners<'_> {
         }
     }
 
+    /// A listener of kube-proxy whose address one flag gives and whose port another one, which is deprecated: 0 there switches it off. Which of two ports
+    /// counts is another one in each minor (`addressFromDeprecatedFlags` of cmd/kube-proxy/app/server.go and its forerunners).
+    fn add_addressed(&mut self, whose: &'static str, address: &str, port: &str, default: u16) {
+        let options = self.cluster.options.of(Component::Proxy);
+        let (given, has_port) = (option(options, port), option(options, address).is_some_and(|text| text.contains(':')));
+        if given.is_some() {
+            self.add_flagged(whose, Component::Proxy, port, 0, None);
+        }
+        if given.is_none() || (has_port && given.as_deref() != Some("0")) {
+            self.add_flagged(whose, Component::Proxy, address, default, None);
+        }
+    }
+
     fn knows(&self, component: Component, name: &str) -> bool {
         matches!(flag(component, self.cluster.minor, name), Availability::Known | Availability::Unchecked)
     }
@@ -129,13 +142,14 @@ impl Listeners<'_> {
         self.add_flagged("the kubelet's health", kubelet, "healthz-port", 10_248, None);
         self.add_flagged("the kubelet's read-only port", kubelet, "read-only-port", 0, None);
         self.add_flagged("cAdvisor", kubelet, "cadvisor-port", 0, None);
-        let proxy = Component::Proxy;
-        if self.knows(proxy, "metrics-bind-address") {
-            self.add_flagged("kube-proxy's metrics", proxy, "metrics-bind-address", 10_249, None);
+        if self.knows(Component::Proxy, "metrics-bind-address") {
+            self.add_addressed("kube-proxy's metrics", "metrics-bind-address", "metrics-port", 10_249);
         }
-        let health =
-            if self.knows(proxy, "healthz-bind-address") { ("healthz-bind-address", 10_256) } else { ("healthz-port", 10_249) };
-        self.add_flagged("kube-proxy's health", proxy, health.0, health.1, None);
+        if self.knows(Component::Proxy, "healthz-bind-address") {
+            self.add_addressed("kube-proxy's health", "healthz-bind-address", "healthz-port", 10_256);
+        } else {
+            self.add_flagged("kube-proxy's health", Component::Proxy, "healthz-port", 10_249, None);
+        }
         let networks = &self.cluster.networks;
         match networks.driver {
             NetworkDriver::Flannel => {
@@ -228,6 +242,20 @@ mod tests {
             (&[], &[("KUBE_API_PORT", "10248")], "KUBE_API_PORT 10248 is the port of the kubelet's health"),
             (&[], &[("KUBE_API_PORT", "10249")], "KUBE_API_PORT 10249 is the port of kube-proxy's metrics"),
             (&[], &[("KUBE_API_PORT", "10256")], "KUBE_API_PORT 10256 is the port of kube-proxy's health"),
+            (&[("KUBEPROXY_OPTIONS", "--healthz-port=0")], &[("KUBE_API_PORT", "10256")], ""),
+            (&[("KUBEPROXY_OPTIONS", "--healthz-bind-address=0.0.0.0:7000 --healthz-port=0")], &[("KUBE_API_PORT", "7000")], ""),
+            (
+                &[("KUBEPROXY_OPTIONS", "--metrics-port=7000")],
+                &[("KUBE_API_PORT", "7000")],
+                "KUBE_API_PORT 7000 is the port of kube-proxy's metrics",
+            ),
+            (&[("KUBEPROXY_OPTIONS", "--metrics-port=7000")], &[("KUBE_API_PORT", "10249")], ""),
+            (&[], &[("KUBEPROXY_OPTIONS", "--healthz-port=10250")], "KUBEPROXY_OPTIONS 10250 is the port of the kubelet"),
+            (
+                &[("KUBEPROXY_OPTIONS", "--healthz-bind-address=127.0.0.1:7000")],
+                &[("KUBE_API_PORT", "7000")],
+                "KUBE_API_PORT 7000 is the port of kube-proxy's health",
+            ),
             (&[], &[("KUBE_API_PORT", "10257")], "KUBE_API_PORT 10257 is the port of the controller manager"),
             (&[], &[("KUBE_API_PORT", "10259")], "KUBE_API_PORT 10259 is the port of the scheduler"),
             (&[], &[("KUBE_API_PORT", "10252")], ""),

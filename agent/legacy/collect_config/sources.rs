@@ -1,6 +1,6 @@
 //! The sources of os-collect-config, asked side by side, and what each said last (heat-protocol.md 2).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::ec2;
 use super::options::{Collector, Options};
 use crate::budgets::{LOCAL_BYTES, LOCAL_MEMORY, json};
 use crate::clock::Clock;
-use crate::collect::{Entries, HINT, LOCAL_DATA, RunOrder, SingleSource};
+use crate::collect::{Entries, HINT, LOCAL_DATA, RunOrder, SingleSource, Stamp};
 use crate::concurrent;
 use crate::deploy::Work;
 use crate::error::{Context, Error, Result};
@@ -84,6 +84,13 @@ pub(super) struct Sources {
     all: Vec<Source>,
     /// Of what was listed, once a round has been kept.
     order: Option<RunOrder>,
+    daemon: Option<DaemonsOrder>,
+}
+
+/// Where the daemon keeps what it was told, as far as that was read.
+struct DaemonsOrder {
+    state: PathBuf,
+    read: Stamp,
 }
 
 impl Sources {
@@ -96,10 +103,10 @@ impl Sources {
         let tls = Tls { ca_file, allow_insecure: false };
         let http = Http::new(tls, Arc::new(Tree::open(Path::new("/"))?), clock.clone());
         let all = options.collectors.iter().copied().map(Source::new).collect();
-        Ok(Self { http, keystone: Keystone::new(clock.clone()), clock: clock.clone(), all, order: None })
+        Ok(Self { http, keystone: Keystone::new(clock.clone()), clock: clock.clone(), all, order: None, daemon: None })
     }
 
-    /// The same by other options. What was listed before stays known.
+    /// The same by other options. What was listed before stays known, and what a source said last stays what it says until it answers.
     ///
     /// # Errors
     /// As [`Sources::new`].
@@ -107,6 +114,10 @@ impl Sources {
         let mut renewed = Self::new(options, &self.clock)?;
         renewed.order = self.order.take();
         renewed.order.iter_mut().for_each(RunOrder::moves);
+        for source in &mut renewed.all {
+            let before = self.all.iter().find(|before| before.collector == source.collector).and_then(Source::whole);
+            source.last = before.map(|whole| source.collector.documents(whole.clone(), options, &mut Vec::new()));
+        }
         Ok(renewed)
     }
 
@@ -132,7 +143,9 @@ impl Sources {
         });
         let answers = concurrent::all(asking).await;
         let mut order = is_kept.then(|| self.order.take().unwrap_or_else(|| known_order(cache, &self.all, clock, log)));
-        let mut all = Documents::new();
+        if let Some(order) = &mut order {
+            take_over_daemons(order, &mut self.daemon, &machine.root, clock, log);
+        }
         for (source, (answer, remarks)) in self.all.iter_mut().zip(answers) {
             for remark in &remarks {
                 log.warning(remark);
@@ -157,19 +170,30 @@ impl Sources {
                     log.warning(&format!("Source [{name}] Unavailable: {error}"));
                     // Of `local` each file has its own name, and none is that of the source.
                     if !is_kept || source.collector == Collector::Local {
+                        source.last = None;
                         continue;
                     }
                     let kept = || Some(source.collector.documents(cache.kept(name)?, options, &mut Vec::new()));
                     source.last = source.last.take().or_else(kept);
                 }
             }
-            all.extend(source.last.iter().flatten().cloned());
         }
         if let Some(Err(error)) = order.as_mut().map(|order| cache.keep_order(order, clock)) {
             log.warning(&format!("which deployments were listed cannot be kept: {error}"));
         }
         self.order = order;
-        all
+        self.in_order().flat_map(|source| source.last.iter().flatten().cloned()).collect()
+    }
+
+    /// The sources in the order in which their documents are merged: as they are given, but what Heat said last by a way that does not answer
+    /// counts less than what it says by another way now, or its new deployments would wait for a way that is gone for good.
+    fn in_order(&self) -> impl DoubleEndedIterator<Item = &Source> {
+        let is_heats = |source: &&Source| SourceName::REMOTE.iter().any(|name| name.as_str() == source.collector.as_str());
+        let heats = || self.all.iter().filter(is_heats);
+        let mut sorted = heats().filter(|source| !source.is_current).chain(heats().filter(|source| source.is_current));
+        let all: Vec<_> =
+            self.all.iter().filter_map(|source| if is_heats(&source) { sorted.next() } else { Some(source) }).collect();
+        all.into_iter()
     }
 
     /// The ids of deployments that are listed, of whose resources some answer has listed a newer one.
@@ -185,7 +209,7 @@ impl Sources {
     /// name the last one's counts, as where os-apply-config merges them. What the machine has of its boot is none of Heat's any more.
     pub(super) fn have_just_listed(&self, options: &Options) -> bool {
         let (mut known, mut is_heard) = (Vec::new(), true);
-        for source in self.all.iter().rev() {
+        for source in self.in_order().rev() {
             let is_by_boot = matches!(source.collector, Collector::HeatLocal | Collector::Ec2);
             let new: Vec<String> = source.lists(options).filter(|key| !known.contains(key)).collect();
             is_heard &= new.is_empty() || (source.is_current && !is_by_boot);
@@ -203,18 +227,29 @@ fn known_order(cache: &Cache<'_>, sources: &[Source], clock: &Clock, log: &mut L
         log.warning(&format!("which deployments were listed is learnt anew: {error}"));
         None
     });
-    let mut order = kept.unwrap_or_else(|| RunOrder::of_lists(remote().filter_map(list)));
-    // Where the links are put back in the place of the daemon, the first answer may lag behind what that was told.
-    let root = &cache.machine.root;
-    let unknown = |error| {
-        log.warning(&format!("whether the agent keeps its state in another place than {STATE_DIR} is not known: {error}"));
-        STATE_DIR.into()
-    };
-    let state = settings::load(root, None).map_or_else(unknown, |loaded| loaded.settings.state_dir);
-    if let Err(error) = order.take_over_from(root, &state) {
+    let mut order = kept.unwrap_or_default();
+    // Also beside that record: the original keeps none, and may have been in the place of the links for a while.
+    order.take_over(RunOrder::of_lists(remote().filter_map(list)));
+    order
+}
+
+/// Adds what the daemon was told, before the links were put in its place or while they are used beside it: the next answer may lag behind that.
+fn take_over_daemons(order: &mut RunOrder, known: &mut Option<DaemonsOrder>, root: &Tree, clock: &Clock, log: &mut Log) {
+    let DaemonsOrder { state, read } = known.get_or_insert_with(|| {
+        let unknown = |error| {
+            log.warning(&format!("whether the agent keeps its state in another place than {STATE_DIR} is not known: {error}"));
+            STATE_DIR.into()
+        };
+        let state = settings::load(root, None).map_or_else(unknown, |loaded| loaded.settings.state_dir);
+        DaemonsOrder { state, read: None }
+    });
+    let stamp = RunOrder::stamp_in(root, state);
+    if std::mem::replace(read, stamp) == stamp {
+        return;
+    }
+    if let Err(error) = order.take_over_from(root, state, clock) {
         log.warning(&format!("which deployments were listed to the agent is not known: {error}"));
     }
-    order
 }
 
 /// The deployments in the documents of a source. More than may be say nothing here.
@@ -417,7 +452,7 @@ mod tests {
     /// Attack: a source that was gone for good kept every result from being sent again.
     #[test]
     fn the_list_that_is_merged_last_says_whether_heat_was_heard() {
-        use Collector::{Cfn, Ec2, Heat, HeatLocal};
+        use Collector::{Cfn, Ec2, Heat, HeatLocal, Local};
         let options = Options::load(&Machine::new().unwrap(), super::super::read(&["--config-file", "/dev/null"])).unwrap();
         let (list, other) = (json!({"deployments": []}), json!({"x": 1}));
         let said = |(collector, document, is_current): (Collector, &Value, bool)| Source {
@@ -432,7 +467,8 @@ mod tests {
             (vec![(Heat, &list, true)], true),
             (vec![(Heat, &list, false)], false),
             (vec![(Cfn, &list, false), (Heat, &list, true)], true),
-            (vec![(Cfn, &list, true), (Heat, &list, false)], false),
+            (vec![(Cfn, &list, true), (Heat, &list, false)], true),
+            (vec![(Cfn, &list, true), (Heat, &list, false), (Local, &list, false)], false),
             (vec![(Cfn, &list, true), (Heat, &other, false)], true),
             (vec![(HeatLocal, &list, true), (Heat, &list, true)], true),
             (vec![(Heat, &list, true), (HeatLocal, &list, true)], false),
@@ -443,6 +479,40 @@ mod tests {
             sources.all = all.into_iter().map(said).collect();
             assert_eq!(sources.have_just_listed(&options), expected, "{names:?}");
         }
+    }
+
+    /// Attack: one of two ways to Heat was gone for good, and its old list hid the newer one of the other.
+    #[test]
+    fn what_a_way_to_heat_said_last_counts_less_than_what_another_one_says_now() {
+        use Collector::{Cfn, Ec2, Heat, HeatLocal, Local, Request};
+        let options = Options::load(&Machine::new().unwrap(), super::super::read(&["--config-file", "/dev/null"])).unwrap();
+        let order = |failed: &[Collector]| {
+            let source = |collector| Source { is_current: !failed.contains(&collector), ..Source::new(collector) };
+            let mut sources = Sources::new(&options, &Clock::system()).unwrap();
+            sources.all = [HeatLocal, Cfn, Ec2, Heat, Request, Local].map(source).into();
+            sources.in_order().map(|source| source.collector).collect::<Vec<_>>()
+        };
+        for (failed, expected) in [
+            (&[][..], [HeatLocal, Cfn, Ec2, Heat, Request, Local]),
+            (&[Cfn], [HeatLocal, Cfn, Ec2, Heat, Request, Local]),
+            (&[Request], [HeatLocal, Request, Ec2, Cfn, Heat, Local]),
+            (&[HeatLocal, Ec2, Heat, Request], [HeatLocal, Heat, Ec2, Request, Cfn, Local]),
+            (&[Cfn, Heat, Request, Local], [HeatLocal, Cfn, Ec2, Heat, Request, Local]),
+        ] {
+            assert_eq!(order(failed), expected, "{failed:?}");
+        }
+    }
+
+    /// Attack: behind a reload that named another cache, a list that could not be asked for at once was gone.
+    #[test]
+    fn what_sources_said_outlives_a_reload() {
+        let options = Options::load(&Machine::new().unwrap(), super::super::read(&["--config-file", "/dev/null"])).unwrap();
+        let mut sources = Sources::new(&options, &Clock::system()).unwrap();
+        let said = json!({"deployments": []});
+        sources.all = vec![Source { last: Some(vec![("cfn".to_owned(), said.clone())]), ..Source::new(Collector::Cfn) }];
+        let renewed = sources.renewed(&options).unwrap();
+        let kept: Vec<_> = renewed.all.iter().filter_map(Source::whole).collect();
+        assert_eq!(kept, [&said]);
     }
 
     #[test]
