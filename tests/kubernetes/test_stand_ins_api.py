@@ -172,7 +172,7 @@ def test_a_kubelet_joins_by_tls_bootstrap(cluster):
     wait_for(lambda: "registered node node-1" in kubelet.said(), 300, "registration by its own certificate")
     current = cluster.folder / "node-1/pki/kubelet-client-current.pem"
     assert "OK" in run("openssl", "verify", "-purpose", "sslclient", "-CAfile", cluster.pki["ca"], current).stdout
-    assert "CN = system:node:node-1" in run("openssl", "x509", "-in", current, "-noout", "-subject").stdout
+    assert "CN=system:node:node-1" in run("openssl", "x509", "-in", current, "-noout", "-subject", "-nameopt", "RFC2253").stdout
     wait_for(lambda: "request: 401" in refused.said(), 300, "the refusal of a wrong token")
     assert "request: 403" not in refused.said() and refused.process.poll() is None
     assert [r["status"]["conditions"][0]["reason"] for r in cluster.ask("GET", CSRS)[1]["items"]] == ["AutoApproved"]

@@ -55,7 +55,7 @@ def aged(certificate: Path, ca: CA, since_days: float, left_days: float):
     one = x509.load_pem_x509_certificate(certificate.read_bytes())
     issuer = x509.load_pem_x509_certificate(ca.certificate.read_bytes())
     key = serialization.load_pem_private_key(ca.private.read_bytes(), None)
-    now, day = datetime.datetime.utcnow(), datetime.timedelta(days=1)
+    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
     builder = x509.CertificateBuilder(issuer.subject, one.subject, one.public_key(), x509.random_serial_number(), now - since_days * day,
                                       now + left_days * day)
     for extension in one.extensions:
