@@ -63,7 +63,8 @@ fn serves_health(cluster: &ClusterSpec) -> bool {
     !cluster.tls || cluster.minor.number() >= 6
 }
 
-/// All but the end of the backend.
+/// All but the end of the backend. Without retries: HAProxy waits a second before each, and 3.0.11 forgets a client whose server is marked down
+/// in that second (`shutdown-sessions` below), until `timeout client` ends. A client that is refused instead asks again by itself.
 fn frontend(port: u16) -> String {
     format!(
         "\
@@ -79,8 +80,7 @@ defaults
     log global
     option tcplog
     option dontlognull
-    option redispatch
-    retries 3
+    retries 0
     timeout connect 10s
     timeout client 300s
     timeout server 300s
