@@ -13,6 +13,8 @@ use crate::http::split;
 pub(super) enum ValueRule {
     /// A whole number in a range.
     Number(u64, u64),
+    /// The same, or 0 for none.
+    NumberOrNone(u64, u64),
     /// `true` or `false`.
     Switch,
     /// An absolute path without `..`.
@@ -160,7 +162,8 @@ pub const KEYS: &[SettingKey] = &[
     ),
     key(
         "etcd.snapshot_interval",
-        ValueRule::Number(0, 30 * 86_400),
+        // More often, snapshots of etcd would be all that its disk does.
+        ValueRule::NumberOrNone(60, 30 * 86_400),
         "43200",
         "Seconds between two snapshots of etcd into /var/lib/etcd/snapshots of a master with an etcd volume, 60 at least; 0 for none.",
     ),
@@ -303,10 +306,14 @@ impl ValueRule {
         };
         let word = |value: &Value| value.as_str().is_some_and(|word| !word.is_empty());
         let list = |each: &dyn Fn(&Value) -> bool| value.as_array().is_some_and(|items| items.iter().all(each));
+        let number = value.as_integer().and_then(|n| u64::try_from(n).ok());
         let (good, rule) = match self {
-            Self::Number(min, max) => (
-                value.as_integer().is_some_and(|n| u64::try_from(n).is_ok_and(|n| (min..=max).contains(&n))),
-                format!("a whole number from {min} to {max}"),
+            Self::Number(min, max) => {
+                (number.is_some_and(|n| (min..=max).contains(&n)), format!("a whole number from {min} to {max}"))
+            }
+            Self::NumberOrNone(min, max) => (
+                number.is_some_and(|n| n == 0 || (min..=max).contains(&n)),
+                format!("a whole number from {min} to {max}, or 0 for none"),
             ),
             Self::Switch => (value.is_bool(), "true or false".to_owned()),
             Self::Path => (path(value), "an absolute path without ..".to_owned()),
@@ -401,7 +408,7 @@ mod tests {
             .iter()
             .map(|key| {
                 let value = match key.rule {
-                    ValueRule::Number(_, max) => max.to_string(),
+                    ValueRule::Number(_, max) | ValueRule::NumberOrNone(_, max) => max.to_string(),
                     ValueRule::Switch => (key.default == "false").to_string(),
                     ValueRule::Path => "\"/other\"".to_owned(),
                     ValueRule::Paths => "[\"/other\"]".to_owned(),
@@ -459,6 +466,10 @@ mod tests {
             ),
             ("[node]\nsource = \"magnum\"", "node.source: this string is not one of deployment, heat-params"),
             ("[node]\npatience = 0", "node.patience: 0 is not a whole number from 1 to 100"),
+            (
+                "[etcd]\nsnapshot_interval = 59",
+                "etcd.snapshot_interval: 59 is not a whole number from 60 to 2592000, or 0 for none",
+            ),
             (
                 "[report]\nmetrics = \"/var/lib/node_exporter/agent.txt\"",
                 "report.metrics: this string is not an absolute path without .. that ends in .prom, or empty",

@@ -30,9 +30,6 @@ const DIRECTORIES: [&str; 3] = ["/usr/lib/heat-node-agent", "/run/heat-node-agen
 /// Name of the file of metrics in the run directory; the collector takes only what ends so.
 const METRICS: &str = "heat-node-agent.prom";
 
-/// More often, snapshots of etcd would be all that its disk does.
-const LEAST_SNAPSHOT_INTERVAL: Duration = Duration::from_mins(1);
-
 /// Largest settings file, in bytes.
 const FILE_LIMIT: u64 = 1024 * 1024;
 
@@ -362,9 +359,7 @@ impl From<Fragment> for Settings {
             patience: merged.number("node.patience").and_then(|factor| factor.try_into().ok()).unwrap_or(1),
             rollback: is_on("node.rollback", true),
             allow_options: merged.texts("node.allow_options").unwrap_or_default(),
-            snapshot_interval: Some(seconds("etcd.snapshot_interval", 43_200))
-                .filter(|interval| !interval.is_zero())
-                .map(|interval| interval.max(LEAST_SNAPSHOT_INTERVAL)),
+            snapshot_interval: Some(seconds("etcd.snapshot_interval", 43_200)).filter(|interval| !interval.is_zero()),
             snapshots_kept: usize::try_from(merged.number("etcd.snapshots_kept").unwrap_or(5)).unwrap_or(usize::MAX),
             legacy: Legacy { phases: is_on("legacy.phases", false) },
             console: is_on("report.console", true),

@@ -63,8 +63,8 @@ fn serves_health(cluster: &ClusterSpec) -> bool {
     !cluster.tls || cluster.minor.number() >= 6
 }
 
-/// All but the end of the backend. Without retries: HAProxy waits a second before each, and 3.0.11 forgets a client whose server is marked down
-/// in that second (`shutdown-sessions` below), until `timeout client` ends. A client that is refused instead asks again by itself.
+/// All but the end of the backend. Each retry chooses a server anew: before one at the same server HAProxy waits a second, and 3.0.11 forgets a client
+/// whose server is marked down in that second (`shutdown-sessions` below), until `timeout client` ends.
 fn frontend(port: u16) -> String {
     format!(
         "\
@@ -80,7 +80,8 @@ defaults
     log global
     option tcplog
     option dontlognull
-    retries 0
+    option redispatch 1
+    retries 3
     timeout connect 10s
     timeout client 300s
     timeout server 300s
