@@ -33,21 +33,33 @@ pub fn result_file(deployed: &Path) -> PathBuf {
     deployed.with_extension("notify.json")
 }
 
-/// Made when a result is refused for the first time, where Keystone's own trouble looks like that refusal.
+/// Refusals of a result one after the other that Keystone's own trouble looks like: the second since 1970 of the first, and how many.
 fn refused_file(deployed: &Path) -> PathBuf {
     deployed.with_extension("refused")
 }
 
-/// The second since 1970 of the first such refusal, which is now where there was none.
+/// Records such a refusal in the second `now` since 1970. The second of the first one, and how many there are with this one.
 ///
 /// # Errors
 /// If that cannot be read or written.
-pub fn refused_since(tree: &Tree, deployed: &Path, now: i64) -> Result<i64> {
+pub fn refused(tree: &Tree, deployed: &Path, now: i64) -> Result<(i64, u32)> {
     let file = refused_file(deployed);
-    match tree.facts(&file)? {
-        Some(facts) if facts.stamp.1 <= now => Ok(facts.stamp.1),
-        _ => tree.write(&file, b"", Attributes::mode(0o600)).map(|()| now),
-    }
+    let kept = tree.read(&file, SPACE as u64)?.unwrap_or_default();
+    let known = String::from_utf8_lossy(&kept)
+        .split_once(' ')
+        .and_then(|(since, count)| Some((since.parse().ok().filter(|since| *since <= now)?, count.trim().parse::<u32>().ok()?)));
+    let (since, before) = known.unwrap_or((now, 0));
+    let count = before.saturating_add(1);
+    tree.write(&file, format!("{since} {count}\n").as_bytes(), Attributes::mode(0o600))?;
+    Ok((since, count))
+}
+
+/// Another answer came: the next refusal is a first one.
+///
+/// # Errors
+/// If that cannot be recorded.
+pub fn refused_no_more(tree: &Tree, deployed: &Path) -> Result<()> {
+    tree.remove(&refused_file(deployed)).map(drop)
 }
 
 /// Whether the result of a deployment is still to be sent.
@@ -63,7 +75,7 @@ pub fn is_open(tree: &Tree, deployed: &Path) -> Result<bool> {
 /// # Errors
 /// If it cannot be removed.
 pub fn settle(tree: &Tree, deployed: &Path) -> Result<()> {
-    tree.remove(&refused_file(deployed))?;
+    refused_no_more(tree, deployed)?;
     tree.remove(&mark(deployed)).map(drop)
 }
 
@@ -108,8 +120,8 @@ impl Unsent {
         let begun = lock
             .note(&" ".repeat(SPACE))
             // Of an earlier run of the same deployment.
-            .and_then(|()| tree.remove(&refused_file(deployed)))
-            .and_then(|_| tree.remove(&result_file(deployed)))
+            .and_then(|()| refused_no_more(tree, deployed))
+            .and_then(|()| tree.remove(&result_file(deployed)))
             .and_then(|_| tree.write(deployed, record, Attributes::mode(0o600)));
         if begun.is_err() {
             // The record may be in its place, and only not synced. A mark alone is of nothing that has begun.

@@ -129,6 +129,13 @@ pub struct Lock {
     changes: Changes,
 }
 
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing the file would release it too, but only once no other thread is between fork and exec, whose child has the file as well.
+        let _ = self.file.unlock();
+    }
+}
+
 impl Lock {
     /// Says something in the file that is locked, in the place of what it said, synced. What is not longer than that needs no more room on
     /// the disk.
@@ -777,7 +784,6 @@ impl Tree {
     }
 
     fn locked(&self, fd: OwnedFd, path: &Path) -> Result<Option<Lock>> {
-        // It is released where the file is closed, which cannot fail so that anybody would have to know.
         let file = File::from(fd);
         match file.try_lock() {
             Ok(()) => {}

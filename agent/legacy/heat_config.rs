@@ -22,7 +22,7 @@ use crate::files::{Attributes, FileKind, READ_LIMIT, masked};
 use crate::metadata::{python_json as json_text, python_json_lines, python_text};
 use crate::programs::child::{Child, Heard};
 use crate::programs::lenient_object;
-use crate::signal::REFUSAL_SPAN;
+use crate::signal::{REFUSAL_SPAN, REFUSALS};
 
 const FILE: &str = "/var/run/heat-config/heat-config";
 const DEPLOYED: &str = "/var/lib/heat-config/deployed";
@@ -270,7 +270,14 @@ impl Tool {
     fn hand_over(&mut self, path: &Path, result: &[u8]) -> bool {
         let is_later = match self.notify(path, result) {
             Ok(_) if !self.notifier.is_own => false,
-            Ok(status) => status < 0 || status == i32::from(LATER) || (status == i32::from(DOUBTFUL) && self.may_pass(path)),
+            Ok(status) if status == i32::from(DOUBTFUL) => self.may_pass(path),
+            Ok(status) => {
+                let is_later = status < 0 || status == i32::from(LATER);
+                if is_later && let Err(error) = unsent::refused_no_more(&self.machine.root, path) {
+                    self.log.error(&error.to_string());
+                }
+                is_later
+            }
             Err(error) => {
                 self.log.error(&error.to_string());
                 self.notifier.is_own
@@ -285,19 +292,19 @@ impl Tool {
         true
     }
 
-    /// Whether a refusal that Keystone's own trouble looks like may pass. It is believed as late as the daemon believes one, from the first on:
-    /// Keystone answers so too while it restarts.
+    /// Whether a refusal that Keystone's own trouble looks like may pass: Keystone answers so too while it restarts. As many of them over as long a time
+    /// as the daemon waits for are believed, where no other answer came in between.
     fn may_pass(&mut self, path: &Path) -> bool {
         let now = Polled::seconds(self.clock.now());
-        let since = unsent::refused_since(&self.machine.root, path, now).unwrap_or_else(|error| {
+        let (since, count) = unsent::refused(&self.machine.root, path, now).unwrap_or_else(|error| {
             self.log.error(&error.to_string());
-            now
+            (now, 1)
         });
-        let may_pass = now.saturating_sub(since).unsigned_abs() < REFUSAL_SPAN.as_secs();
+        let may_pass = count < REFUSALS || now.saturating_sub(since).unsigned_abs() < REFUSAL_SPAN.as_secs();
         if !may_pass {
             let (shown, result) = (path.display(), unsent::result_file(path));
             self.log.error(&format!(
-                "the result of {shown} has been refused for 15 minutes, and is not sent again; by hand: `heat-config-notify {shown} < {}`",
+                "the result of {shown} has been refused {count} times over 15 minutes, and is not sent again; by hand: `heat-config-notify {shown} < {}`",
                 result.display()
             ));
         }

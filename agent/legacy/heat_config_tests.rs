@@ -166,7 +166,7 @@ fn a_refusal_that_keystones_trouble_looks_like_is_final_once_it_has_lasted() {
         place.run(3).is_err()
     };
     assert!(place.run(3).is_err());
-    let first = place.stamp("deployed/a.refused").1;
+    let first = Polled::seconds(place.clock.now());
     for (minutes, is_left) in [(14, true), (15, false), (16, false)] {
         assert_eq!(at(&mut place, first + minutes * 60), is_left, "{minutes}");
     }
@@ -177,8 +177,12 @@ fn a_refusal_that_keystones_trouble_looks_like_is_final_once_it_has_lasted() {
     assert!(place.run(3).is_err() && at(&mut place, first + 3600));
     place.answer(DOUBTFUL);
     assert!(at(&mut place, first + 7200) && place.names().contains(&"a.unsent".to_owned()));
-    place.answer(0);
-    assert!(!at(&mut place, first + 7260));
+    // Attack: Keystone went down first and came back last, and Heat was away in between.
+    place.answer(LATER);
+    assert!(at(&mut place, first + 7260));
+    place.answer(DOUBTFUL);
+    assert!(at(&mut place, first + 8200) && at(&mut place, first + 9200), "two are too few");
+    assert!(!at(&mut place, first + 9300));
     assert_eq!(place.names(), ["a.json", "a.notify.json"]);
 }
 

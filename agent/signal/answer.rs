@@ -36,7 +36,7 @@ pub(super) enum SignalVerdict {
 }
 
 /// So many refusals …
-pub(super) const REFUSALS: u32 = 3;
+pub(crate) const REFUSALS: u32 = 3;
 /// … over this time make a signal undeliverable: a stack may be suspended or not yet created.
 pub(crate) const REFUSAL_SPAN: Duration = Duration::from_mins(15);
 

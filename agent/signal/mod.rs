@@ -12,8 +12,8 @@ mod handle;
 mod outbox;
 mod send;
 
-pub(crate) use answer::REFUSAL_SPAN;
 pub use answer::SignalResponse;
+pub(crate) use answer::{REFUSAL_SPAN, REFUSALS};
 pub use destination::Destination;
 pub use handle::{Handle, WaitSignal, WaitStatus};
 pub use outbox::{Departures, Disposition, MetadataView, Outbox, QueuedSignal, Sending, SignalSubject};
