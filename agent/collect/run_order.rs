@@ -37,12 +37,9 @@ pub(super) const STATE: &str = "cache/order.json";
 /// Another number at each boot, within which the time that the machine is up tells how long ago something was, whatever the clock was set to.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
-/// When a run of each resource was made, by the hash of stack and resource ([`Entries::made`]).
-type RunTimes = BTreeMap<u64, Timestamp>;
-
 /// What is known of the runs of a resource. Of two the greater one has seen more: first by the newest run that it knows, then by how often Heat went back
 /// since that one, then by the run that is in force, then by how often that was doubted in vain.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub(super) struct LastRun {
     /// When the newest run was made that was ever listed.
     newest: Timestamp,
@@ -73,7 +70,7 @@ impl LastRun {
     }
 }
 
-/// The same of each resource, by the hash of stack and resource.
+/// The same of each resource, by the hash of stack and resource ([`Entries::made`]).
 type LastRuns = BTreeMap<u64, LastRun>;
 
 /// The run of each resource that is in force, by what was ever listed.
@@ -122,24 +119,10 @@ struct KeptDoubt {
 /// As it lies on disk.
 #[derive(serde::Serialize, serde::Deserialize)]
 struct KeptOrder {
-    /// When the run of each resource was made that is in force.
-    made: RunTimes,
-    /// Where that is not all: when the newest one was made, how often Heat went back, and how often a doubt has ended.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    history: BTreeMap<u64, (Timestamp, u32, u32)>,
+    runs: LastRuns,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     doubts: BTreeMap<u64, KeptDoubt>,
     boot: String,
-}
-
-impl KeptOrder {
-    fn runs(&self) -> LastRuns {
-        let run = |(resource, made): (&u64, &Timestamp)| {
-            let (newest, rollbacks, doubts_ended) = self.history.get(resource).copied().unwrap_or((*made, 0, 0));
-            (*resource, LastRun { newest, rollbacks, made: *made, doubts_ended })
-        };
-        self.made.iter().map(run).collect()
-    }
 }
 
 /// Another one whenever a file is another one; nothing where there is none, or it cannot be looked at.
@@ -162,7 +145,7 @@ impl RunOrder {
     /// If it cannot be read: then what is kept of the lists themselves says it ([`RunOrder::of_lists`]).
     pub(crate) fn open(state: &Tree, clock: &Clock) -> Result<Option<Self>> {
         let Some(kept) = state.read_json::<KeptOrder>(Path::new(STATE))? else { return Ok(None) };
-        let (runs, KeptOrder { doubts, boot: of, .. }) = (kept.runs(), kept);
+        let KeptOrder { runs, doubts, boot: of } = kept;
         let (boot, now) = (boot(), millis(uptime()));
         // Nobody knows how long before a boot it was; one that is asked once a boot is to follow in the end, too.
         let is_this_boot = !boot.is_empty() && of == boot;
@@ -323,11 +306,7 @@ impl RunOrder {
             source: doubt.source.clone(),
         };
         let doubts = self.doubts.iter().map(|(resource, one)| (*resource, doubt(one))).collect();
-        let made = self.runs.iter().map(|(resource, run)| (*resource, run.made)).collect();
-        let is_more = |run: &LastRun| *run != LastRun::new(run.made);
-        let history = self.runs.iter().filter(|(_, run)| is_more(run));
-        let history = history.map(|(resource, run)| (*resource, (run.newest, run.rollbacks, run.doubts_ended))).collect();
-        let kept = KeptOrder { made, history, doubts, boot: boot() };
+        let kept = KeptOrder { runs: self.runs.clone(), doubts, boot: boot() };
         state.create_dir(Path::new("cache"), Attributes::mode(0o700))?;
         state.write_json(Path::new(STATE), &kept, Attributes::mode(0o600))?;
         self.is_to_keep = false;

@@ -302,10 +302,10 @@ impl Tool {
         });
         let may_pass = count < REFUSALS || now.saturating_sub(since).unsigned_abs() < REFUSAL_SPAN.as_secs();
         if !may_pass {
-            let (shown, result) = (path.display(), unsent::result_file(path));
             self.log.error(&format!(
-                "the result of {shown} has been refused {count} times over 15 minutes, and is not sent again; by hand: `heat-config-notify {shown} < {}`",
-                result.display()
+                "the result of {} has been refused {count} times over 15 minutes, and is not sent again; by hand: `{}`",
+                path.display(),
+                by_hand(path)
             ));
         }
         may_pass
@@ -314,15 +314,16 @@ impl Tool {
     /// Says that Heat does not have a result. `false` where a later run may send it; `true` where nobody will ever say that Heat still asks
     /// for it, so that a later run could do no more than this one.
     fn is_left(&mut self, path: &Path) -> bool {
-        let (path, result) = (path.display(), unsent::result_file(path));
+        let shown = path.display();
         if self.polled == Polled::Unsaid {
-            let by_hand = format!("heat-config-notify {path} < {}", result.display());
             self.log.error(&format!(
-                "Heat does not have the result of {path}, and nothing says whether it still asks for it: if it does, send it by `{by_hand}`"
+                "Heat does not have the result of {shown}, and nothing says whether it still asks for it: if it does, send it by `{}`",
+                by_hand(path)
             ));
             return true;
         }
-        self.log.error(&format!("Heat does not have the result of {path}: it is sent when Heat has listed the deployment again"));
+        self.log
+            .error(&format!("Heat does not have the result of {shown}: it is sent when Heat has listed the deployment again"));
         false
     }
 
@@ -382,6 +383,11 @@ impl Tool {
         }
         Ok(heard.status)
     }
+}
+
+/// The command that sends a kept result.
+fn by_hand(path: &Path) -> String {
+    format!("{NOTIFY} {} < {}", path.display(), unsent::result_file(path).display())
 }
 
 /// A deployment with its id.

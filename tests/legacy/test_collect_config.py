@@ -327,9 +327,8 @@ def test_an_answer_that_goes_back_to_a_replaced_deployment_is_none(pair):
     assert status == 0 and all(f'"id":"{one}"'.encode() in out for one in ("a20", "r41", "r42")) and out.endswith(b"\n\n"), out
     # As where another collector in its place, or another source, has followed since that Heat rolled r42 back.
     order = json.loads(known.read_text())
-    newest = max(order["made"].items(), key=lambda one: one[1])
-    order["made"][newest[0]] -= 2000
-    order.setdefault("history", {})[newest[0]] = [newest[1], 1, 0]
+    newest = max(order["runs"].values(), key=lambda run: run["made"])
+    newest |= {"made": newest["made"] - 2000, "rollbacks": 1}
     known.write_text(json.dumps(order))
     status, out, _ = pair.run("os-collect-config", *start, env=C)[1]
     assert status == 0 and out.endswith(b"\nr41 r42\n"), out

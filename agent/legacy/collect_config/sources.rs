@@ -182,18 +182,17 @@ impl Sources {
             log.warning(&format!("which deployments were listed cannot be kept: {error}"));
         }
         self.order = order;
-        self.in_order().flat_map(|source| source.last.iter().flatten().cloned()).collect()
+        self.in_order().into_iter().flat_map(|source| source.last.iter().flatten().cloned()).collect()
     }
 
     /// The sources in the order in which their documents are merged: as they are given, but what Heat said last by a way that does not answer
     /// counts less than what it says by another way now, or its new deployments would wait for a way that is gone for good.
-    fn in_order(&self) -> impl DoubleEndedIterator<Item = &Source> {
-        let is_heats = |source: &&Source| SourceName::REMOTE.iter().any(|name| name.as_str() == source.collector.as_str());
-        let heats = || self.all.iter().filter(is_heats);
-        let mut sorted = heats().filter(|source| !source.is_current).chain(heats().filter(|source| source.is_current));
-        let all: Vec<_> =
-            self.all.iter().filter_map(|source| if is_heats(&source) { sorted.next() } else { Some(source) }).collect();
-        all.into_iter()
+    fn in_order(&self) -> Vec<&Source> {
+        let mut heats: Vec<_> = self.all.iter().filter(|source| source.remote_name().is_some()).collect();
+        heats.sort_by_key(|source| source.is_current);
+        let mut heats = heats.into_iter();
+        let next = |source| if Source::remote_name(source).is_some() { heats.next() } else { Some(source) };
+        self.all.iter().filter_map(next).collect()
     }
 
     /// The ids of deployments that are listed, of whose resources some answer has listed a newer one.
@@ -209,7 +208,7 @@ impl Sources {
     /// name the last one's counts, as where os-apply-config merges them. What the machine has of its boot is none of Heat's any more.
     pub(super) fn have_just_listed(&self, options: &Options) -> bool {
         let (mut known, mut is_heard) = (Vec::new(), true);
-        for source in self.in_order().rev() {
+        for source in self.in_order().into_iter().rev() {
             let is_by_boot = matches!(source.collector, Collector::HeatLocal | Collector::Ec2);
             let new: Vec<String> = source.lists(options).filter(|key| !known.contains(key)).collect();
             is_heard &= new.is_empty() || (source.is_current && !is_by_boot);
@@ -296,15 +295,20 @@ impl Source {
         documents.find(|(key, _)| key == self.collector.as_str()).map(|(_, document)| document)
     }
 
+    /// What the agent calls it, if Heat's metadata comes by it over the network.
+    fn remote_name(&self) -> Option<SourceName> {
+        match self.collector {
+            Collector::Cfn => Some(SourceName::Cfn),
+            Collector::Heat => Some(SourceName::Heat),
+            Collector::Request => Some(SourceName::Request),
+            Collector::Zaqar => Some(SourceName::Zaqar),
+            Collector::HeatLocal | Collector::Ec2 | Collector::Local => None,
+        }
+    }
+
     /// Finds whom to ask over the network, where that was not known: cloud-init may write later where Heat is.
     fn configure(&mut self, machine: &Machine, options: &Options, http: &Http, keystone: &Keystone) {
-        let name = match self.collector {
-            Collector::Cfn => SourceName::Cfn,
-            Collector::Heat => SourceName::Heat,
-            Collector::Request => SourceName::Request,
-            Collector::Zaqar => SourceName::Zaqar,
-            Collector::HeatLocal | Collector::Ec2 | Collector::Local => return,
-        };
+        let Some(name) = self.remote_name() else { return };
         if !matches!(self.remote, Some(Ok(_))) {
             self.remote = remote(machine, options, name, http, keystone).transpose();
         }
@@ -490,7 +494,7 @@ mod tests {
             let source = |collector| Source { is_current: !failed.contains(&collector), ..Source::new(collector) };
             let mut sources = Sources::new(&options, &Clock::system()).unwrap();
             sources.all = [HeatLocal, Cfn, Ec2, Heat, Request, Local].map(source).into();
-            sources.in_order().map(|source| source.collector).collect::<Vec<_>>()
+            sources.in_order().into_iter().map(|source| source.collector).collect::<Vec<_>>()
         };
         for (failed, expected) in [
             (&[][..], [HeatLocal, Cfn, Ec2, Heat, Request, Local]),
